@@ -1,0 +1,1 @@
+"""Training of the demo checkpoints that ship with the package."""

@@ -1,0 +1,1 @@
+"""The contracts as plain functions that raise AssertionError, so that tests and mutants call the same ones."""

@@ -1,0 +1,84 @@
+"""Every contract over every cell of the matrix."""
+
+from collections.abc import Callable
+
+import pytest
+
+from ft.contracts.checks import drafts, refusals, rows, states, target, texts
+from ft.contracts.matrix import Cell
+from ft.contracts.rig import Setting
+
+Check = Callable[[Setting, int], None]
+
+TARGET = (target.check_prefill, target.check_verify, target.check_mrope)
+ROWS = (rows.check_verify_rows_equal_decode_rows, rows.check_prefill_ignores_neighbours)
+DRAFT = (
+    drafts.check_prefill,
+    drafts.check_rounds,
+    drafts.check_nothing_to_draft_from,
+    drafts.check_reused_slot,
+)
+STATES = (
+    states.check_every_accept_count,
+    states.check_neighbours,
+    states.check_poisoned_rows,
+    states.check_slot_reuse,
+)
+CUTS = (texts.check_stop_ids, texts.check_limits, texts.check_abort, texts.check_draft_limits)
+
+
+def hold(check: Check, cell: Cell) -> None:
+    """Run a contract on a cell, or check that the cell is refused for its reason."""
+    if cell.refusal:
+        refusals.check_cell_refused(cell)
+    else:
+        check(cell.setting(), cell.variant.vocabulary)
+
+
+def named(check: Check) -> str:
+    return check.__name__.removeprefix("check_")
+
+
+@pytest.mark.cells(proposers=("off",))
+@pytest.mark.parametrize("check", TARGET, ids=named)
+def test_target(cell: Cell, check: Check) -> None:
+    hold(check, cell)
+
+
+@pytest.mark.cells(proposers=("off",))
+@pytest.mark.parametrize("check", ROWS, ids=named)
+def test_rows(cell: Cell, check: Check) -> None:
+    hold(check, cell)
+
+
+@pytest.mark.cells(proposers=("mtp",))
+@pytest.mark.parametrize("check", DRAFT, ids=named)
+def test_draft(cell: Cell, check: Check) -> None:
+    hold(check, cell)
+
+
+@pytest.mark.cells(proposers=("mtp",))
+@pytest.mark.parametrize("check", STATES, ids=named)
+def test_states(cell: Cell, check: Check) -> None:
+    hold(check, cell)
+
+
+@pytest.mark.cells()
+def test_greedy(cell: Cell) -> None:
+    hold(texts.check_greedy, cell)
+
+
+@pytest.mark.cells()
+def test_seeded(cell: Cell) -> None:
+    hold(texts.check_seeded, cell)
+
+
+@pytest.mark.cells(proposers=("mtp", "oracle", "scripted"), drafts=(3, 7))
+@pytest.mark.parametrize("check", CUTS, ids=named)
+def test_cuts(cell: Cell, check: Check) -> None:
+    hold(check, cell)
+
+
+@pytest.mark.cells(proposers=("mtp",), drafts=(3,))
+def test_rejection(cell: Cell) -> None:
+    hold(texts.check_rejection_runs, cell)

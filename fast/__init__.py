@@ -1,0 +1,1 @@
+"""What runs: the engine, the server and the command line."""

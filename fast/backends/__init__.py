@@ -1,0 +1,1 @@
+"""The operations a target is made of, one backend a file."""

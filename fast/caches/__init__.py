@@ -1,0 +1,1 @@
+"""Prefix caches behind one protocol."""

@@ -1,0 +1,1 @@
+"""The same families in fast parts, one folder each."""

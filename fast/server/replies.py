@@ -1,0 +1,123 @@
+"""What clients get: the objects of both endpoints, whole and in chunks.
+
+Beyond OpenAI's fields, `ft` beside `usage` tells the steps, the tokens a step and the drafts by position.
+"""
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from ft.fast.generation import Completion, Usage
+from ft.fast.request import FinishReason
+
+
+class Reply:
+    """Shapes of one HTTP answer. Subclasses fill in the choices."""
+
+    prefix: str
+    whole_object: str
+    chunk_object: str
+
+    def __init__(self, model: str) -> None:
+        self.id = f"{self.prefix}-{uuid.uuid4().hex}"
+        self.model = model
+        self.created = int(time.time())
+
+    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        """The answer to a request that does not stream."""
+        choices = [self.choice(index, completion) for index, completion in enumerate(completions)]
+        return self._object(self.whole_object, choices) | counts(completions)
+
+    def chunk(self, index: int, text: str, finish: FinishReason | None) -> dict[str, Any]:
+        """New text of one choice, or its end."""
+        return self._object(self.chunk_object, [self.part(index, text, finish)])
+
+    def opening(self, index: int) -> list[dict[str, Any]]:
+        """Chunks before the first text of a choice."""
+        return []
+
+    def closing(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        """The chunk that carries the usage."""
+        return self._object(self.chunk_object, []) | counts(completions)
+
+    def choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def part(self, index: int, text: str, finish: FinishReason | None) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
+
+
+class TextReply(Reply):
+    """/v1/completions."""
+
+    prefix = "cmpl"
+    whole_object = chunk_object = "text_completion"
+
+    def choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        return self.part(index, completion.text, completion.finish_reason)
+
+    def part(self, index: int, text: str, finish: FinishReason | None) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
+
+
+class ChatReply(Reply):
+    """/v1/chat/completions."""
+
+    prefix = "chatcmpl"
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def opening(self, index: int) -> list[dict[str, Any]]:
+        return [self._object(self.chunk_object, [_delta(index, {"role": "assistant", "content": ""}, None)])]
+
+    def choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        message = {"role": "assistant", "content": completion.text, "refusal": None}
+        finish = completion.finish_reason
+        return {"index": index, "message": message, "logprobs": None, "finish_reason": finish}
+
+    def part(self, index: int, text: str, finish: FinishReason | None) -> dict[str, Any]:
+        return _delta(index, {"content": text} if text else {}, finish)
+
+
+def _delta(index: int, delta: dict[str, str], finish: FinishReason | None) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+
+
+def counts(completions: Sequence[Completion]) -> dict[str, Any]:
+    """usage and ft, added up over the choices."""
+    total = sum((completion.usage for completion in completions), Usage())
+    steps = sum(completion.tally.steps for completion in completions)
+    usage = {
+        "prompt_tokens": total.prompt_tokens,
+        "completion_tokens": total.completion_tokens,
+        "total_tokens": total.prompt_tokens + total.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": total.cached_tokens},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "accepted_prediction_tokens": total.accepted_drafts,
+            "rejected_prediction_tokens": total.rejected_drafts,
+        },
+    }
+    speculation = {
+        "steps": steps,
+        "tokens_per_step": total.completion_tokens / steps if steps else 0.0,
+        "offered_by_position": add_up([completion.tally.offered for completion in completions]),
+        "accepted_by_position": add_up([completion.tally.accepted for completion in completions]),
+    }
+    return {"usage": usage, "ft": speculation}
+
+
+def add_up(rows: Sequence[Sequence[int]]) -> list[int]:
+    """Sums by position of rows that may differ in length."""
+    width = max(map(len, rows), default=0)
+    return [sum(row[place] for row in rows if place < len(row)) for place in range(width)]

@@ -1,0 +1,1 @@
+"""Speculation on the device: proposers, verification, the runner that joins them."""

@@ -1,0 +1,1 @@
+"""Operations in fp32, one a file: the definitions that the kernels are held against."""

@@ -1,0 +1,1 @@
+"""Draft sources of the reference loop."""

@@ -1,0 +1,1 @@
+"""ft: speculative decoding that provably changes nothing but the speed."""

@@ -1,0 +1,1 @@
+"""The reference models: against transformers, against stored values, and against wrong twins of themselves."""
