@@ -17,6 +17,7 @@ from ft.fast.spec.mtp import MTPProposer
 from ft.fast.spec.runner import SpecRunner
 from ft.fast.table import RequestTable
 from ft.reference.registry import family_named
+from ft.reference.weights.dummy import DummyCheckpoint
 from ft.reference.weights.safetensors import Checkpoint
 
 
@@ -43,8 +44,9 @@ def build(plan: Plan, proposer: Callable[[Parts], SlottedProposer | None] = mtp_
     pages = PageTable(plan.max_running_requests, plan.context, plan.page_size, plan.pages, device)
     family = family_named(plan.family)
     config = family.read_config(plan.model)
+    checkpoint = DummyCheckpoint(plan.model) if plan.dummy_weight else Checkpoint(plan.model)
     with torch.no_grad():
-        model = fast_family(plan.family).load(Checkpoint(plan.model), config, plan, TorchOperations(), pages)
+        model = fast_family(plan.family).load(checkpoint, config, plan, TorchOperations(), pages)
         table = RequestTable(plan.max_running_requests, device)
         runtime = SpecRunner(
             model.target, proposer(Parts(plan, model, table)), table, plan.drafts, plan.context

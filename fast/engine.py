@@ -185,7 +185,7 @@ def _take_off(records: list[Running], output: StepOutput) -> Flight:
     host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
     host.copy_(packed, non_blocking=True)
     arrived = torch.cuda.Event()
-    arrived.record()
+    arrived.record(torch.cuda.current_stream(packed.device))
     return Flight(records, host, arrived)
 
 
