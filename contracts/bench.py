@@ -3,12 +3,11 @@ contract: so every accept count is reached at every round, whatever the model wo
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ft.contracts.rig import Setting
+from ft.contracts.rig import Setting, key_values
 from ft.fast.caches.base import Lease
 from ft.fast.engine import prompt_step
 from ft.fast.pools.paged import PagedKV
@@ -117,8 +116,7 @@ class FastBench:
 
     def key_values(self) -> list[PagedKV]:
         """Every paged pool of the target and the draft."""
-        owners: list[Any] = [self.runtime.target, getattr(self.runtime.proposer, "network", None)]
-        return [owner.kv for owner in owners if isinstance(getattr(owner, "kv", None), PagedKV)]
+        return key_values(self.engine)
 
 
 def verdict_of(rows: Rows, kept: Sequence[int], bonus: Sequence[int], width: int, device: str) -> Verdict:

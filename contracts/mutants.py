@@ -52,6 +52,8 @@ SEEDED_ORACLE = on(texts.check_seeded, "oracle", 3)
 STOPS = on(texts.check_stop_ids, "oracle", 7)
 LIMITS = on(texts.check_limits, "oracle", 7)
 ABORT = on(texts.check_abort)
+REFERENCE_TEXT = on(texts.check_reference_text)
+GUARD = on(texts.check_guard_page)
 DRAFT_LIMITS = on(texts.check_draft_limits)
 EXPERTS = on(target.check_verify, "off", 0, tiny="moe")
 
@@ -104,7 +106,7 @@ MUTANTS = (
         RUNNER,
         "rows.sampling, rows.committed + 1",
         "rows.sampling, rows.committed + 0 * rows.committed",
-        SEEDED,
+        REFERENCE_TEXT,
     ),
     Mutant(
         "only one layer's state commits",
@@ -292,7 +294,7 @@ MUTANTS = (
         PAGED,
         "return -(-tokens // self.page_size)",
         "return max(1, tokens // self.page_size)",
-        GREEDY,
+        GUARD,
     ),
     Mutant("pages are not returned", PAGED, "self._free.extend(reversed(taken))", "None", GREEDY),
     Mutant(
@@ -399,6 +401,6 @@ MUTANTS = (
         SCHEDULER,
         "return len(self.request.prompt) - 1",
         "return len(self.request.prompt) - 2 if len(self.request.prompt) > 2 else len(self.request.prompt) - 1",
-        GREEDY,
+        REFERENCE_TEXT,
     ),
 )

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from ft.contracts.bench import Rows
 from ft.contracts.rig import Setting
+from ft.fast.request import Request
 from ft.reference.drafting import DraftChooser
-from ft.reference.loop import prefill
+from ft.reference.loop import Generation, generate, prefill
 from ft.reference.registry import family_named
 from ft.reference.types import Features, Proposal, Sampling, Step, Verdict
 from ft.reference.weights.safetensors import Checkpoint
@@ -41,6 +42,27 @@ class ReferenceBench:
         if self.proposer is not None:
             self.proposer.reset(slot)
         prefill(self.target, self.proposer, prompt, max(1, len(prompt)), slot)
+
+    @torch.inference_mode()
+    def generate(self, request: Request, drafts: int, context: int) -> Generation:
+        """The request decoded by the loop that defines decoding. Its sampling must have a seed."""
+        sampling = request.sampling
+        self.requests[0] = (sampling, sampling.seed or 0)
+        self.target.reset(0)
+        if self.proposer is not None:
+            self.proposer.reset(0)
+        return generate(
+            self.target,
+            self.proposer,
+            request.prompt,
+            sampling,
+            drafts=drafts,
+            max_tokens=request.max_tokens,
+            stop_ids=request.stop_ids,
+            context=context,
+            chunk=64,
+            seed=sampling.seed or 0,
+        )
 
     def step(self, rows: Rows, slot: int, rope: Tensor | None = None, taps: tuple[int, ...] = ()) -> Step:
         """The first request's rows as a step of `slot`."""

@@ -3,13 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ft.fast.build import Parts, build, mtp_proposer
 from ft.fast.engine import Engine
 from ft.fast.plan import Plan
+from ft.fast.pools.paged import PagedKV
 from ft.fast.request import Request, Update
 from ft.fast.spec.base import SlottedProposer
 from ft.fast.spec.continuation import OracleProposer, ScriptedProposer
+from ft.fast.spec.runner import SpecRunner
 
 CONTEXT = 320
 """Positions a request may have in the contracts: more than one attention split, few pages."""
@@ -77,7 +80,11 @@ class Setting:
 
 
 def run(
-    engine: Engine, requests: Sequence[Request], joining: int = 2, limit: int = 20000
+    engine: Engine,
+    requests: Sequence[Request],
+    joining: int = 2,
+    limit: int = 20000,
+    before_step: Callable[[], None] = lambda: None,
 ) -> dict[str, list[Update]]:
     """Updates by request; `joining` requests are added at first and one more every third step."""
     queue = list(requests)
@@ -86,6 +93,7 @@ def run(
         for _ in range(joining if not step else int(not step % 3)):
             if queue:
                 engine.add(queue.pop(0))
+        before_step()
         for update in engine.step():
             updates[update.request_id].append(update)
         if not queue and engine.idle:
@@ -95,3 +103,18 @@ def run(
 
 def tokens(updates: Sequence[Update]) -> list[int]:
     return [token for update in updates for token in update.tokens]
+
+
+def key_values(engine: Engine) -> list[PagedKV]:
+    """Every paged pool of an engine's target and draft."""
+    assert isinstance(engine.runtime, SpecRunner)
+    owners: list[Any] = [engine.runtime.target, getattr(engine.runtime.proposer, "network", None)]
+    return [owner.kv for owner in owners if isinstance(getattr(owner, "kv", None), PagedKV)]
+
+
+def poison_guard_page(engine: Engine) -> None:
+    """NaN into the dummy page of every pool."""
+    for pool in key_values(engine):
+        first = pool.table.dummy * pool.table.page_size
+        pool.keys[:, first:] = float("nan")
+        pool.values[:, first:] = float("nan")

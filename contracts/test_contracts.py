@@ -79,6 +79,16 @@ def test_cuts(cell: Cell, check: Check) -> None:
     hold(check, cell)
 
 
+@pytest.mark.cells(proposers=("off", "mtp"))
+def test_reference_text(cell: Cell) -> None:
+    hold(texts.check_reference_text, cell)
+
+
+@pytest.mark.cells(drafts=(3,))
+def test_guard_page(cell: Cell) -> None:
+    hold(texts.check_guard_page, cell)
+
+
 @pytest.mark.cells(proposers=("mtp",), drafts=(3,))
 def test_rejection(cell: Cell) -> None:
     hold(texts.check_rejection_runs, cell)

@@ -5,9 +5,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ft.contracts.compare import assert_tokens
-from ft.contracts.rig import Setting, run, tokens
+from ft.contracts.oracle import ReferenceBench
+from ft.contracts.rig import Setting, poison_guard_page, run, tokens
 from ft.fast.engine import Engine
 from ft.fast.request import FinishReason, Request, Update
+from ft.fast.spec.runner import SpecRunner
 from ft.reference.types import Sampling, Verification
 
 PROMPT_LENGTHS = (1, 2, 3, 10, 64, 65, 66, 130)
@@ -95,7 +97,16 @@ def check_stop_ids(setting: Setting, vocabulary: int) -> None:
             expected = plain[: min([first, *_places(plain, vocabulary - 1)]) + 1]
             assert_tokens(f"stop id at {first}, max_tokens {limit}", expected, tokens(updates))
             assert updates[-1].finish == FinishReason.STOP, f"finish {updates[-1].finish} at a stop id"
+            check_frozen(engine, len(prompt) - 1 + len(expected))
             check_idle(engine)
+
+
+def check_frozen(engine: Engine, committed: int) -> None:
+    """The device stopped the only request, in slot 0, at its exact length, before the host had seen its end."""
+    assert isinstance(engine.runtime, SpecRunner)
+    table = engine.runtime.table
+    assert not bool(table.active.any()), "a finished request is still on"
+    assert int(table.committed[0]) == committed, f"{int(table.committed[0])} committed, expected {committed}"
 
 
 def _places(values: list[int], value: int) -> list[int]:
@@ -168,9 +179,42 @@ def check_draft_limits(setting: Setting, vocabulary: int) -> None:
         assert_tokens(f"request {request.id}", tokens(plain[request.id]), tokens(together[request.id]))
 
 
+REJECTION = Sampling(temperature=1.0, seed=3, verification=Verification.REJECTION)
+
+
+def check_reference_text(setting: Setting, vocabulary: int) -> None:
+    """The engine's tokens, finish and counts are those of the reference loop, in every kind of sampling."""
+    kinds = (Sampling(), SEEDED[1], SEEDED[2], REJECTION)
+    listed = [
+        Request(str(i), p, 16, kinds[i % len(kinds)], stop_ids=(7,))
+        for i, p in enumerate(prompts(vocabulary, (1, 2, 12, 66, 5, 9, 3, 65), seed=6))
+    ]
+    together = run(setting.engine(), listed)
+    reference = ReferenceBench(setting)
+    for request in listed:
+        name = f"{request.sampling.mode().name}, prompt of {len(request.prompt)} tokens"
+        wanted = reference.generate(request, setting.drafts, setting.context)
+        updates = together[request.id]
+        assert_tokens(name, list(wanted.tokens), tokens(updates))
+        assert updates[-1].finish == wanted.finish, f"{name}: finish {updates[-1].finish}"
+        steps = [(update.drafted, update.accepted, len(update.tokens)) for update in updates]
+        assert steps == list(wanted.steps), f"{name}: steps {steps}, expected {list(wanted.steps)}"
+
+
+def check_guard_page(setting: Setting, vocabulary: int) -> None:
+    """Padding rows write to the dummy page and nobody reads it: NaN in it before every step changes no token."""
+    listed = [Request(str(i), p, 25) for i, p in enumerate(prompts(vocabulary, (9, 5, 70), seed=8))]
+    plain = {request.id: tokens(run(setting.off().engine(), [request])[request.id]) for request in listed}
+    known = {request.prompt: plain[request.id] for request in listed}
+    engine = setting.engine(known)
+    guarded = run(engine, listed, before_step=lambda: poison_guard_page(engine))
+    for request in listed:
+        assert_tokens(f"request {request.id}", plain[request.id], tokens(guarded[request.id]))
+
+
 def check_rejection_runs(setting: Setting, vocabulary: int) -> None:
-    """Unseeded sampling finishes with the right lengths, and the same fixed seed gives the same text twice."""
-    sampling = Sampling(temperature=1.0, seed=3, verification=Verification.REJECTION)
+    """Rejection sampling reaches its lengths, and the same fixed seed gives the same text twice."""
+    sampling = REJECTION
     listed = [Request(str(i), p, 20, sampling) for i, p in enumerate(prompts(vocabulary, (5, 66, 9)))]
     known = {request.prompt: [0] * 20 for request in listed}
     first, second = (run(setting.engine(known), listed) for _ in range(2))
