@@ -203,7 +203,7 @@ def check_reference_text(setting: Setting, vocabulary: int) -> None:
 
 def check_guard_page(setting: Setting, vocabulary: int) -> None:
     """Padding rows write to the dummy page and nobody reads it: NaN in it before every step changes no token."""
-    listed = [Request(str(i), p, 25) for i, p in enumerate(prompts(vocabulary, (9, 5, 70), seed=8))]
+    listed = [Request(str(i), p, 26) for i, p in enumerate(prompts(vocabulary, (9, 5, 70), seed=8))]
     plain = {request.id: tokens(run(setting.off().engine(), [request])[request.id]) for request in listed}
     known = {request.prompt: plain[request.id] for request in listed}
     engine = setting.engine(known)
