@@ -206,7 +206,7 @@ def check_guard_page(setting: Setting, vocabulary: int) -> None:
     listed = [Request(str(i), p, 26) for i, p in enumerate(prompts(vocabulary, (9, 5, 70), seed=8))]
     plain = {request.id: tokens(run(setting.off().engine(), [request])[request.id]) for request in listed}
     known = {request.prompt: plain[request.id] for request in listed}
-    engine = setting.engine(known)
+    engine = replace(setting, page_size=16).engine(known)
     guarded = run(engine, listed, before_step=lambda: poison_guard_page(engine))
     for request in listed:
         assert_tokens(f"request {request.id}", plain[request.id], tokens(guarded[request.id]))
