@@ -33,9 +33,9 @@ serve: $(VENV)/.runtime ## serve the demo checkpoint, speculation on, at port 19
 generate: $(VENV)/.runtime ## continue PROMPT with the demo checkpoint
 	$(RUN) generate "$(PROMPT)" $(SPECULATION) $(ARGS)
 
-test: lint types ## every check: ruff, mypy, tests, contracts
+test: lint types ## every check: ruff, mypy, tests, contracts, seeded faults
 	$(PYTEST) tests
-	$(PYTEST) contracts
+	$(PYTEST) contracts --mutants
 
 lint: $(VENV)/.test ## ruff
 	$(BIN)/ruff check .

@@ -8,6 +8,9 @@ import torch
 from ft.contracts.matrix import Cell, cells, devices
 
 
+CELLS = pytest.StashKey[dict[str, int]]()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--mutants", action="store_true", help="seed faults in the product; each must be caught")
     parser.addoption("--device", default=None, help="run the cells of this device only: cpu or cuda")
@@ -60,12 +63,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         report.user_properties.append(("cell", "refused" if cell.refusal else "ran"))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    counts = {"ran": 0, "refused": 0}
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    counts = config.stash.setdefault(CELLS, {"ran": 0, "refused": 0})
     for reports in terminalreporter.stats.values():
         for report in reports:
             for name, value in getattr(report, "user_properties", []):
                 if name == "cell":
                     counts[value] += 1
-    if sum(counts.values()):
-        terminalreporter.write_line(f"contracts: {counts['ran']} cells ran, {counts['refused']} were refused")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last line of a run."""
+    counts = config.stash.get(CELLS, None)
+    if counts is not None and sum(counts.values()):
+        print(f"contracts: {counts['ran']} cells ran, {counts['refused']} were refused")
