@@ -7,7 +7,6 @@ import torch
 
 from ft.contracts.matrix import Cell, cells, devices
 
-
 CELLS = pytest.StashKey[dict[str, int]]()
 
 
@@ -74,6 +73,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The last line of a run."""
-    counts = config.stash.get(CELLS, None)
-    if counts is not None and sum(counts.values()):
+    counts = config.stash.get(CELLS, {"ran": 0, "refused": 0})
+    if any(counts.values()):
         print(f"contracts: {counts['ran']} cells ran, {counts['refused']} were refused")
