@@ -245,8 +245,8 @@ MUTANTS = (
     Mutant(
         "the shared expert without its gate",
         OPS,
-        "return total + shared_gate * functional.linear(inner, shared.down)",
-        "return total + functional.linear(inner, shared.down)",
+        "return total + shared_gate * functional.linear(inner, weights.shared_down)",
+        "return total + functional.linear(inner, weights.shared_down)",
         EXPERTS,
     ),
     Mutant(

@@ -4,14 +4,28 @@ The rule of rows: in a decode or verify step an output row depends on its own in
 the last bit, whatever B, R and the padding beside it are. `row_invariant` says whether a backend keeps it.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
 from ft.fast.pools.linear_state import StagedRows
 from ft.fast.pools.paged import KVLayer
-from ft.reference.families.qwen3_5.weights import MoEWeights
 from ft.reference.types import Step
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Routed experts beside one gated shared expert. router: [E, H]. gate_up: [E, 2*I, H], gate rows first.
+    down: [E, H, I]. shared_gate_proj, shared_up: [S, H]. shared_down: [H, S]. shared_gate: [1, H]."""
+
+    router: Tensor
+    gate_up: Tensor
+    down: Tensor
+    shared_gate_proj: Tensor
+    shared_up: Tensor
+    shared_down: Tensor
+    shared_gate: Tensor
 
 
 class Operations(Protocol):
@@ -57,6 +71,6 @@ class Operations(Protocol):
         """Chunk form for prefill: outputs [B, R, Hv, Dv] and the state after the valid rows."""
         ...
 
-    def experts(self, rows: Tensor, weights: MoEWeights, experts_per_token: int) -> Tensor:
+    def experts(self, rows: Tensor, weights: Experts, experts_per_token: int) -> Tensor:
         """Router, selected experts and the gated shared expert over [N, H] -> [N, H]."""
         ...

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ft.fast.backends.base import Experts
 from ft.fast.pools.linear_state import StagedRows
 from ft.fast.pools.paged import KEY_BLOCK, KVLayer
-from ft.reference.families.qwen3_5.weights import MoEWeights
 from ft.reference.types import Step
 
 ROW_TILE = 16
@@ -87,7 +87,7 @@ class TorchOperations:
         total = torch.where(real, staged.decay, 0.0).transpose(1, 2).cumsum(-1)
         return _solve_chunk(state, heads, key, value, beta, total)
 
-    def experts(self, rows: Tensor, weights: MoEWeights, experts_per_token: int) -> Tensor:
+    def experts(self, rows: Tensor, weights: Experts, experts_per_token: int) -> Tensor:
         return self._by_tile(lambda tile: _experts(tile, weights, experts_per_token), rows)
 
 
@@ -179,7 +179,7 @@ def _solve_chunk(
     return outputs.transpose(1, 2), moved
 
 
-def _experts(rows: Tensor, weights: MoEWeights, experts_per_token: int) -> Tensor:
+def _experts(rows: Tensor, weights: Experts, experts_per_token: int) -> Tensor:
     """All experts on one tile, weighted by the router; an unselected expert adds an exact zero."""
     scores = torch.softmax(functional.linear(rows, weights.router).float(), dim=-1)
     chosen, index = torch.topk(scores, experts_per_token, dim=-1)
@@ -190,7 +190,7 @@ def _experts(rows: Tensor, weights: MoEWeights, experts_per_token: int) -> Tenso
         gate, up = functional.linear(rows, weights.gate_up[expert]).chunk(2, dim=-1)
         output = functional.linear(silu(gate) * up, weights.down[expert])
         total = total + torch.where(gates[:, expert, None] > 0, output * gates[:, expert, None], 0.0)
-    shared = weights.shared
-    inner = silu(functional.linear(rows, shared.gate)) * functional.linear(rows, shared.up)
+    gate = silu(functional.linear(rows, weights.shared_gate_proj))
+    inner = gate * functional.linear(rows, weights.shared_up)
     shared_gate = sigmoid((rows * weights.shared_gate).sum(-1, keepdim=True))
-    return total + shared_gate * functional.linear(inner, shared.down)
+    return total + shared_gate * functional.linear(inner, weights.shared_down)

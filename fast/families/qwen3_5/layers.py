@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ft.fast.backends.base import Operations
+from ft.fast.backends.base import Experts, Operations
 from ft.fast.backends.torch_ops import l2_normalise, sigmoid, silu, softplus
 from ft.fast.pools.linear_state import StagedLayer, StagedRows, StateShape
 from ft.fast.pools.paged import KVLayer
@@ -141,9 +141,23 @@ class GatedDeltaNetLayer:
 def mlp(flat: Tensor, weights: DenseWeights | MoEWeights, config: Config, operations: Operations) -> Tensor:
     """[N, H] -> [N, H]."""
     if isinstance(weights, MoEWeights):
-        return operations.experts(flat, weights, config.experts_per_token)
+        return operations.experts(flat, experts(weights), config.experts_per_token)
     inner = silu(operations.linear(flat, weights.gate)) * operations.linear(flat, weights.up)
     return operations.linear(inner, weights.down)
+
+
+def experts(weights: MoEWeights) -> Experts:
+    """The family's expert tensors as a backend takes them."""
+    shared = weights.shared
+    return Experts(
+        weights.router,
+        weights.gate_up,
+        weights.down,
+        shared.gate,
+        shared.up,
+        shared.down,
+        weights.shared_gate,
+    )
 
 
 def state_shape(config: Config) -> StateShape:
