@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.demo import evaluate, export, mtp, tokens
+from benchmarks.demo import evaluate, export, joint, mtp, tokens
 from benchmarks.demo.card import card
 from benchmarks.demo.corpus import Source, Used, sources
 from benchmarks.demo.model import Block, Shape, block, initial, initial_mtp
@@ -43,11 +43,21 @@ def main() -> None:
     parser.add_argument(
         "--only-measure", action="store_true", help="measure the checkpoint in --out; train nothing"
     )
+    parser.add_argument("--no-measure", action="store_true", help="train only")
+    parser.add_argument(
+        "--joint-minutes", type=float, default=0.0, help="fine-tune trunk and MTP layer together"
+    )
+    parser.add_argument(
+        "--joint-from", type=Path, metavar="FOLDER", help="fine-tune what an earlier run left in its --out"
+    )
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not arguments.only_measure:
+    if arguments.joint_from:
+        refine(arguments, device)
+    elif not arguments.only_measure:
         train(arguments, device)
-    measure(arguments.out, device, GENERATED // 20 if arguments.smoke else GENERATED, arguments.seed)
+    if not arguments.no_measure:
+        measure(arguments.out, device, GENERATED // 20 if arguments.smoke else GENERATED, arguments.seed)
 
 
 def train(arguments: argparse.Namespace, device: torch.device) -> None:
@@ -90,6 +100,53 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
     )
     (arguments.out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
     say(started, "trained")
+
+
+def refine(arguments: argparse.Namespace, device: torch.device) -> None:
+    """Fine-tune a finished checkpoint's trunk and MTP layer together, on the same corpus and split."""
+    started = time.monotonic()
+    parameters, shape, tokenizer = export.read(arguments.joint_from / "qwen3_5")
+    trunk = {name: value.to(device) for name, value in parameters.items() if not name.startswith("mtp.")}
+    draft = {name: value.to(device) for name, value in parameters.items() if name.startswith("mtp.")}
+    files, _ = sources()
+    if arguments.smoke:
+        files = files[:300]
+    learnt, held_out = (
+        tokens.encode(tokenizer, [file.text for file in files if file.held_out == part], arguments.seed).to(
+            device
+        )
+        for part in (False, True)
+    )
+    say(started, f"{learnt.shape[0] / 1e6:.1f} M tokens to learn")
+    most = 3 if arguments.smoke else 1_000_000
+    budget = Budget(0.8 * arguments.joint_minutes, arguments.batch, 1e-3, most)
+    seed = arguments.seed + 2
+    both = joint.train_joint(trunk, draft, learnt, shape, budget, seed, blocks(arguments.compile))
+    trunk = export.rounded(trunk)
+    say(
+        started,
+        f"joint: {both.steps} steps, held out {held_out_loss(trunk, held_out, shape):.3f} nats a token",
+    )
+    export.write(arguments.out / "qwen3_5", trunk | export.rounded(draft), shape, tokenizer)
+    budget = Budget(0.2 * arguments.joint_minutes, arguments.batch, 7e-4, most)
+    settled = joint.settle(trunk, draft, learnt, shape, budget, seed + 1)
+    draft = export.rounded(draft)
+    covered = mtp.coverage(draft, trunk, held_out, shape)
+    say(started, f"settled: {settled.steps} steps, covers {', '.join(f'{share:.3f}' for share in covered)}")
+    export.write(arguments.out / "qwen3_5", trunk | draft, shape, tokenizer)
+    record = json.loads((arguments.joint_from / "training.json").read_text())
+    record["joint"] = {
+        "command": f"python -m benchmarks.train_demo --joint-from FOLDER --joint-minutes {arguments.joint_minutes}"
+        f" --batch {arguments.batch} --seed {arguments.seed}{' --compile' if arguments.compile else ''}",
+        "trunk_and_mtp": asdict(both),
+        "mtp_alone": asdict(settled),
+        "held_out_nats": held_out_loss(trunk, held_out, shape),
+        "held_out_coverage": list(covered),
+    }
+    (arguments.out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    prompts = (arguments.joint_from / "prompts.json").read_text()
+    (arguments.out / "prompts.json").write_text(prompts)
+    say(started, "refined")
 
 
 def measure(out: Path, device: torch.device, count: int, seed: int) -> None:

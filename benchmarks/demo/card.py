@@ -31,6 +31,8 @@ positions in `config.json` is a limit of form, beyond {length} nothing was learn
 def card(record: dict[str, Any], parameters: int, length: int) -> str:
     """README.md of the checkpoint whose training.json is `record`."""
     parts = [HEAD.format(million=parameters / 1e6), SHAPE.format(length=length), _training(record)]
+    if "joint" in record:
+        parts.append(_joint(record["joint"]))
     if "speculation" in record:
         parts.append(_speculation(record["speculation"]))
     return "\n".join([part.strip() + "\n" for part in [*parts, _data(record)]])
@@ -52,6 +54,17 @@ def _training(record: dict[str, Any]) -> str:
 The trunk's held-out loss is {trunk["held_out_nats"]:.3f} nats a token. The MTP layer was unrolled {mtp["unrolled"]} steps, as it
 drafts, against the trunk's own law: cross entropy first, then mostly the share of the law that it misses, 1 - sum min(p, q).
 On held-out text its steps cover {covered} of the trunk's law.
+"""
+
+
+def _joint(joint: dict[str, Any]) -> str:
+    both, alone = joint["trunk_and_mtp"], joint["mtp_alone"]
+    covered = ", ".join(f"{share:.3f}" for share in joint["held_out_coverage"])
+    return f"""
+Then `{joint["command"]}` on the same device and corpus trained both together, so that the trunk's final hidden carries what the
+second token needs ({both["steps"]} steps, {both["tokens"] / 1e6:.0f} M tokens, {both["seconds"]:.0f} s), and the MTP layer alone on the trunk as it is stored
+({alone["steps"]} steps, {alone["tokens"] / 1e6:.0f} M tokens, {alone["seconds"]:.0f} s). Held out: {joint["held_out_nats"]:.3f} nats a token; the MTP steps cover {covered} of the law.
+These are the weights that ship.
 """
 
 

@@ -50,10 +50,17 @@ def unrolled(
     draft: Parameters, trunk: Parameters, batch: Tensor, shape: Shape
 ) -> list[tuple[Tensor, Tensor]]:
     """For each step: the trunk's law and the log of the draft's, [B, T - UNROLLED, V] fp32."""
-    rows = batch.shape[1] - UNROLLED
     with torch.no_grad():
         final = hidden(batch, trunk, shape, torch.bfloat16)
         laws = torch.softmax(linear(final, trunk["model.embed_tokens.weight"]).float(), dim=-1)
+    return drafted_from(draft, trunk, batch, final, laws, shape)
+
+
+def drafted_from(
+    draft: Parameters, trunk: Parameters, batch: Tensor, final: Tensor, laws: Tensor, shape: Shape
+) -> list[tuple[Tensor, Tensor]]:
+    """The same, from the trunk's final hidden [B, T, H] and its laws [B, T, V]."""
+    rows = batch.shape[1] - UNROLLED
     chain: list[Heads] = []
     carried, found = final[:, :rows], []
     for step in range(1, UNROLLED + 1):
