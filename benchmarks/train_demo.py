@@ -135,7 +135,7 @@ def refine(arguments: argparse.Namespace, device: torch.device) -> None:
     say(started, f"settled: {settled.steps} steps, covers {', '.join(f'{share:.3f}' for share in covered)}")
     export.write(arguments.out / "qwen3_5", trunk | draft, shape, tokenizer)
     record = json.loads((arguments.joint_from / "training.json").read_text())
-    record["joint"] = {
+    fine_tuning = {
         "command": f"python -m benchmarks.train_demo --joint-from FOLDER --joint-minutes {arguments.joint_minutes}"
         f" --batch {arguments.batch} --seed {arguments.seed}{' --compile' if arguments.compile else ''}",
         "trunk_and_mtp": asdict(both),
@@ -143,6 +143,7 @@ def refine(arguments: argparse.Namespace, device: torch.device) -> None:
         "held_out_nats": held_out_loss(trunk, held_out, shape),
         "held_out_coverage": list(covered),
     }
+    record["joint"] = [*record.get("joint", []), fine_tuning]
     (arguments.out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
     prompts = (arguments.joint_from / "prompts.json").read_text()
     (arguments.out / "prompts.json").write_text(prompts)

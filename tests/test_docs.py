@@ -9,8 +9,8 @@ from ft.fast.cli import build_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-ELSEWHERE = {"--mutants", "--device"}
-"""Options of pytest's, not of ft's."""
+ELSEWHERE = {"--mutants", "--device", "--prompts"}
+"""Options of pytest and of the benchmarks."""
 
 
 def dead_links(text: str, folder: Path) -> list[str]:

@@ -31,8 +31,7 @@ positions in `config.json` is a limit of form, beyond {length} nothing was learn
 def card(record: dict[str, Any], parameters: int, length: int) -> str:
     """README.md of the checkpoint whose training.json is `record`."""
     parts = [HEAD.format(million=parameters / 1e6), SHAPE.format(length=length), _training(record)]
-    if "joint" in record:
-        parts.append(_joint(record["joint"]))
+    parts += [_joint(joint) for joint in record.get("joint", [])]
     if "speculation" in record:
         parts.append(_speculation(record["speculation"]))
     return "\n".join([part.strip() + "\n" for part in [*parts, _data(record)]])
@@ -63,8 +62,8 @@ def _joint(joint: dict[str, Any]) -> str:
     return f"""
 Then `{joint["command"]}` on the same device and corpus trained both together, so that the trunk's final hidden carries what the
 second token needs ({both["steps"]} steps, {both["tokens"] / 1e6:.0f} M tokens, {both["seconds"]:.0f} s), and the MTP layer alone on the trunk as it is stored
-({alone["steps"]} steps, {alone["tokens"] / 1e6:.0f} M tokens, {alone["seconds"]:.0f} s). Held out: {joint["held_out_nats"]:.3f} nats a token; the MTP steps cover {covered} of the law.
-These are the weights that ship.
+({alone["steps"]} steps, {alone["tokens"] / 1e6:.0f} M tokens, {alone["seconds"]:.0f} s). Held out: {joint["held_out_nats"]:.3f} nats a token; the MTP steps cover {covered} of the law
+(over a sample of the held-out windows that differs with the seed).
 """
 
 
@@ -77,6 +76,8 @@ def _speculation(found: dict[str, Any]) -> str:
             f"| {mode} | {figures['tokens_per_step']:.2f} | {shares} | {figures['repeated_8_grams']:.3f} |"
         )
     table = "\n".join(rows)
+    share = found["sampled"].get("token_acceptance")
+    each = "" if share is None else f" ({share:.3f} when each counts once)"
     return f"""
 ## Speculation
 
@@ -87,9 +88,8 @@ def _speculation(found: dict[str, Any]) -> str:
 |---|---|---|---|
 {table}
 
-Of all sampled tokens, each counted once, a first draft would be accepted with probability {found["sampled"]["token_acceptance"]:.3f};
-rounds start more often at hard places, just behind a rejected draft, so their share is lower. A small model's greedy text
-repeats itself, which flatters a draft. Judge the draft by the sampled row.
+Rounds start more often at hard places, just behind a rejected draft, so their share is lower than that of all tokens{each}.
+A small model's greedy text repeats itself, which flatters a draft. Judge the draft by the sampled row.
 """
 
 
