@@ -53,7 +53,7 @@ STOPS = on(texts.check_stop_ids, "oracle", 7)
 LIMITS = on(texts.check_limits, "oracle", 7)
 ABORT = on(texts.check_abort)
 REFERENCE_TEXT = on(texts.check_reference_text)
-GUARD = on(texts.check_guard_page)
+UNHELD = on(texts.check_unheld_pages)
 DRAFT_LIMITS = on(texts.check_draft_limits)
 EXPERTS = on(target.check_verify, "off", 0, tiny="moe")
 
@@ -184,7 +184,21 @@ MUTANTS = (
         OPS,
         "beta = torch.where(real, staged.beta, 0.0)",
         "beta = torch.where(real | True, staged.beta, 0.0)",
-        PREFILL,
+        UNHELD,
+    ),
+    Mutant(
+        "padding keys enter a chunk",
+        OPS,
+        "key = torch.where(real[..., None], staged.key, 0.0)",
+        "key = torch.where(real[..., None] | True, staged.key, 0.0)",
+        UNHELD,
+    ),
+    Mutant(
+        "padding values enter a chunk",
+        OPS,
+        "value = torch.where(real[..., None], staged.value, 0.0)",
+        "value = torch.where(real[..., None] | True, staged.value, 0.0)",
+        UNHELD,
     ),
     Mutant(
         "padding rows of a chunk decay",
@@ -294,7 +308,7 @@ MUTANTS = (
         PAGED,
         "return -(-tokens // self.page_size)",
         "return max(1, tokens // self.page_size)",
-        GUARD,
+        UNHELD,
     ),
     Mutant("pages are not returned", PAGED, "self._free.extend(reversed(taken))", "None", GREEDY),
     Mutant(

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ft.fast.build import Parts, build, mtp_proposer
 from ft.fast.engine import Engine
 from ft.fast.plan import Plan
@@ -112,9 +114,13 @@ def key_values(engine: Engine) -> list[PagedKV]:
     return [owner.kv for owner in owners if isinstance(getattr(owner, "kv", None), PagedKV)]
 
 
-def poison_guard_page(engine: Engine) -> None:
-    """NaN into the dummy page of every pool."""
+def poison_unheld_pages(engine: Engine) -> None:
+    """NaN into the dummy page and into every page that no request holds, as a request that failed may leave them."""
     for pool in key_values(engine):
-        first = pool.table.dummy * pool.table.page_size
-        pool.keys[:, first:] = float("nan")
-        pool.values[:, first:] = float("nan")
+        table = pool.table
+        held = torch.zeros(table.pages + 1, dtype=torch.bool)
+        held[table.table.cpu().flatten()] = True
+        held[table.dummy] = False
+        loose = (~held).repeat_interleave(table.page_size).to(pool.keys.device)
+        pool.keys[:, loose] = float("nan")
+        pool.values[:, loose] = float("nan")

@@ -85,8 +85,8 @@ def test_reference_text(cell: Cell) -> None:
 
 
 @pytest.mark.cells(drafts=(3,))
-def test_guard_page(cell: Cell) -> None:
-    hold(texts.check_guard_page, cell)
+def test_unheld_pages(cell: Cell) -> None:
+    hold(texts.check_unheld_pages, cell)
 
 
 @pytest.mark.cells(proposers=("mtp",), drafts=(3,))

@@ -21,7 +21,7 @@ def choose_drafts(logits: Tensor, positions: Tensor, rows: SamplingRows) -> tupl
     positions: int64 [B], the absolute index of the token decided. Greedy and coupled requests draft what they
     would emit if the draft were the target: q is one-hot at column 0, which holds the token, and a one-hot q
     is judged as a point mass. Rejection draws from the request's own law of the draft logits, cut to its
-    K = min(64, V) likeliest ids (larger first, lower id first) and renormalised. K is 1 when the batch has
+    K = min(CANDIDATES, V) likeliest ids (larger first, lower id first) and renormalised. K is 1 when the batch has
     no rejection.
     """
     token, p, _ = decide(logits, rows, positions)

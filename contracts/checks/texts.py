@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ft.contracts.compare import assert_tokens
 from ft.contracts.oracle import ReferenceBench
-from ft.contracts.rig import Setting, poison_guard_page, run, tokens
+from ft.contracts.rig import Setting, poison_unheld_pages, run, tokens
 from ft.fast.engine import Engine
 from ft.fast.request import FinishReason, Request, Update
 from ft.fast.spec.runner import SpecRunner
@@ -201,15 +201,23 @@ def check_reference_text(setting: Setting, vocabulary: int) -> None:
         assert steps == list(wanted.steps), f"{name}: steps {steps}, expected {list(wanted.steps)}"
 
 
-def check_guard_page(setting: Setting, vocabulary: int) -> None:
-    """Padding rows write to the dummy page and nobody reads it: NaN in it before every step changes no token."""
-    listed = [Request(str(i), p, 26) for i, p in enumerate(prompts(vocabulary, (9, 5, 70), seed=8))]
+def check_unheld_pages(setting: Setting, vocabulary: int) -> None:
+    """What a page held before is never read, nor is the dummy page of the padding rows: NaN in all of them before
+    every step, and so in every page that a request is given, changes no token."""
+    lengths = (9, 5, 70, 66, 131, 2)
+    listed = [Request(str(i), p, 26) for i, p in enumerate(prompts(vocabulary, lengths, seed=8))]
     plain = {request.id: tokens(run(setting.off().engine(), [request])[request.id]) for request in listed}
     known = {request.prompt: plain[request.id] for request in listed}
-    engine = replace(setting, page_size=16).engine(known)
-    guarded = run(engine, listed, before_step=lambda: poison_guard_page(engine))
-    for request in listed:
-        assert_tokens(f"request {request.id}", plain[request.id], tokens(guarded[request.id]))
+    for page_size in (4, 16, 64):
+        engine = replace(setting, page_size=page_size).engine(known)
+        guarded = _run_poisoned(engine, listed)
+        for request in listed:
+            name = f"request {request.id}, pages of {page_size}"
+            assert_tokens(name, plain[request.id], tokens(guarded[request.id]))
+
+
+def _run_poisoned(engine: Engine, listed: list[Request]) -> dict[str, list[Update]]:
+    return run(engine, listed, before_step=lambda: poison_unheld_pages(engine))
 
 
 def check_rejection_runs(setting: Setting, vocabulary: int) -> None:

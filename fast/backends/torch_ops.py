@@ -80,9 +80,10 @@ class TorchOperations:
     ) -> tuple[Tensor, Tensor]:
         real = (torch.arange(query.shape[1], device=valid.device) < valid[:, None])[..., None]
         repeat = state.shape[1] // query.shape[2]
-        key = staged.key.repeat_interleave(repeat, dim=2).transpose(1, 2)
+        # A product with zero does not stop a NaN that a padding row may hold, so its rows are replaced.
+        key = torch.where(real[..., None], staged.key, 0.0).repeat_interleave(repeat, dim=2).transpose(1, 2)
         heads = query.repeat_interleave(repeat, dim=2).transpose(1, 2)
-        value = staged.value.transpose(1, 2)
+        value = torch.where(real[..., None], staged.value, 0.0).transpose(1, 2)
         beta = torch.where(real, staged.beta, 0.0).transpose(1, 2)[..., None]
         total = torch.where(real, staged.decay, 0.0).transpose(1, 2).cumsum(-1)
         return _solve_chunk(state, heads, key, value, beta, total)
