@@ -105,14 +105,16 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
 def refine(arguments: argparse.Namespace, device: torch.device) -> None:
     """Fine-tune a finished checkpoint's trunk and MTP layer together, on the same corpus and split."""
     started = time.monotonic()
+    record = json.loads((arguments.joint_from / "training.json").read_text())
     parameters, shape, tokenizer = export.read(arguments.joint_from / "qwen3_5")
     trunk = {name: value.to(device) for name, value in parameters.items() if not name.startswith("mtp.")}
     draft = {name: value.to(device) for name, value in parameters.items() if name.startswith("mtp.")}
     files, _ = sources()
     if arguments.smoke:
         files = files[:300]
+    # The first run's order, so that its held-out windows are measured again.
     learnt, held_out = (
-        tokens.encode(tokenizer, [file.text for file in files if file.held_out == part], arguments.seed).to(
+        tokens.encode(tokenizer, [file.text for file in files if file.held_out == part], record["seed"]).to(
             device
         )
         for part in (False, True)
@@ -134,10 +136,12 @@ def refine(arguments: argparse.Namespace, device: torch.device) -> None:
     covered = mtp.coverage(draft, trunk, held_out, shape)
     say(started, f"settled: {settled.steps} steps, covers {', '.join(f'{share:.3f}' for share in covered)}")
     export.write(arguments.out / "qwen3_5", trunk | draft, shape, tokenizer)
-    record = json.loads((arguments.joint_from / "training.json").read_text())
     fine_tuning = {
         "command": f"python -m benchmarks.train_demo --joint-from FOLDER --joint-minutes {arguments.joint_minutes}"
         f" --batch {arguments.batch} --seed {arguments.seed}{' --compile' if arguments.compile else ''}",
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "held_out_order": record["seed"],
         "trunk_and_mtp": asdict(both),
         "mtp_alone": asdict(settled),
         "held_out_nats": held_out_loss(trunk, held_out, shape),

@@ -32,6 +32,8 @@ def card(record: dict[str, Any], parameters: int, length: int) -> str:
     """README.md of the checkpoint whose training.json is `record`."""
     parts = [HEAD.format(million=parameters / 1e6), SHAPE.format(length=length), _training(record)]
     parts += [_joint(joint) for joint in record.get("joint", [])]
+    if "same_windows" in record:
+        parts.append(_compared(record["same_windows"]))
     if "speculation" in record:
         parts.append(_speculation(record["speculation"]))
     return "\n".join([part.strip() + "\n" for part in [*parts, _data(record)]])
@@ -62,8 +64,27 @@ def _joint(joint: dict[str, Any]) -> str:
     return f"""
 Then `{joint["command"]}` on the same device and corpus trained both together, so that the trunk's final hidden carries what the
 second token needs ({both["steps"]} steps, {both["tokens"] / 1e6:.0f} M tokens, {both["seconds"]:.0f} s), and the MTP layer alone on the trunk as it is stored
-({alone["steps"]} steps, {alone["tokens"] / 1e6:.0f} M tokens, {alone["seconds"]:.0f} s). Held out: {joint["held_out_nats"]:.3f} nats a token; the MTP steps cover {covered} of the law
-(over a sample of the held-out windows that differs with the seed).
+({alone["steps"]} steps, {alone["tokens"] / 1e6:.0f} M tokens, {alone["seconds"]:.0f} s). Held out, windows in the order of seed {joint["held_out_order"]}:
+{joint["held_out_nats"]:.3f} nats a token; the MTP steps cover {covered} of the law. Losses in different orders are of
+different text and cannot be compared.
+"""
+
+
+def _compared(found: dict[str, Any]) -> str:
+    rows = [
+        f"| {item['after']} | {item['nats']:.3f} | {item['more_nats']:+.3f} ({item['standard_error']:.3f}) | "
+        f"{', '.join(f'{share:.3f}' for share in item['coverage'])} |"
+        for item in found["stages"]
+    ]
+    table = "\n".join(rows)
+    return f"""
+The stages on the same {found["windows"]} windows ({found["text"]}):
+
+| after | nats a token | more than the first (standard error) | covered by each MTP step |
+|---|---|---|---|
+{table}
+
+So training together buys acceptance with a little of the trunk's own loss.
 """
 
 
@@ -78,6 +99,13 @@ def _speculation(found: dict[str, Any]) -> str:
     table = "\n".join(rows)
     share = found["sampled"].get("token_acceptance")
     each = "" if share is None else f" ({share:.3f} when each counts once)"
+    draws = found["sampled"].get("first_draft_by_draw", [])
+    spread = (
+        f"\nThe sampled row is the mean of {len(draws)} draws of all prompts with fresh seeds; the share of first drafts"
+        f"\naccepted lay between {min(draws):.3f} and {max(draws):.3f}.\n"
+        if draws
+        else ""
+    )
     return f"""
 ## Speculation
 
@@ -87,7 +115,7 @@ def _speculation(found: dict[str, Any]) -> str:
 | mode | tokens a step | acceptance at each position, given the ones before | repeated 8-grams |
 |---|---|---|---|
 {table}
-
+{spread}
 Rounds start more often at hard places, just behind a rejected draft, so their share is lower than that of all tokens{each}.
 A small model's greedy text repeats itself, which flatters a draft. Judge the draft by the sampled row.
 """
