@@ -15,6 +15,7 @@ from ft.fast.capabilities import BACKENDS, CACHES, PROPOSERS
 from ft.reference.registry import families
 
 DRAFTS = (1, 3, 7)
+SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 CONTRACT_PROPOSERS = ("oracle", "scripted")
 """Draft sources that are no flag: they know the text."""
 
@@ -39,12 +40,13 @@ class Cell:
     cache: str
     backend: str
     device: str
+    dtype: str
     refusal: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         size = f"{self.proposer}{self.drafts or ''}"
-        return f"{self.variant.name}-{size}-{self.cache}-{self.backend}-{self.device}"
+        return f"{self.variant.name}-{size}-{self.cache}-{self.backend}-{self.device}-{SHORT[self.dtype]}"
 
     def setting(self) -> Setting:
         return Setting(
@@ -53,12 +55,18 @@ class Cell:
             proposer=self.proposer,
             drafts=self.drafts,
             device=self.device,
+            dtype=self.dtype,
         )
 
 
 def devices() -> list[str]:
     """Devices of this machine."""
     return ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def places(dtypes: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Every device of this machine with each of these dtypes."""
+    return [(device, dtype) for device in devices() for dtype in dtypes]
 
 
 @cache
@@ -80,8 +88,15 @@ def folder_of(variant: Variant) -> Path:
     return folder
 
 
-def cells(proposers: tuple[str, ...] | None = None, drafts: tuple[int, ...] = DRAFTS) -> list[Cell]:
-    """The cells of these proposers and k, all by default; those that are refused come with their reason."""
+def cells(
+    proposers: tuple[str, ...] | None = None,
+    drafts: tuple[int, ...] = DRAFTS,
+    dtypes: tuple[str, ...] = ("float32",),
+) -> list[Cell]:
+    """The cells of these proposers and k, all by default; those that are refused come with their reason.
+
+    dtypes: of the weights; what is compared with the fp32 reference runs in fp32 alone.
+    """
     names = (*PROPOSERS, *CONTRACT_PROPOSERS) if proposers is None else proposers
     chosen = []
     for variant in variants():
@@ -89,9 +104,11 @@ def cells(proposers: tuple[str, ...] | None = None, drafts: tuple[int, ...] = DR
             for k in (0,) if proposer == "off" else drafts:
                 for cache_type in CACHES:
                     for backend in BACKENDS:
-                        for device in devices():
+                        for device, dtype in places(dtypes):
                             refusal = _refusal(variant, proposer)
-                            chosen.append(Cell(variant, proposer, k, cache_type, backend, device, refusal))
+                            chosen.append(
+                                Cell(variant, proposer, k, cache_type, backend, device, dtype, refusal)
+                            )
     return chosen
 
 

@@ -24,6 +24,9 @@ STATES = (
     states.check_poisoned_rows,
     states.check_slot_reuse,
 )
+OWN_BITS = ("float32", "bfloat16")
+"""Dtypes of contracts that hold the engine against itself, bit by bit or token by token."""
+
 CUTS = (texts.check_stop_ids, texts.check_limits, texts.check_abort, texts.check_draft_limits)
 
 
@@ -45,7 +48,7 @@ def test_target(cell: Cell, check: Check) -> None:
     hold(check, cell)
 
 
-@pytest.mark.cells(proposers=("off",))
+@pytest.mark.cells(proposers=("off",), dtypes=OWN_BITS)
 @pytest.mark.parametrize("check", ROWS, ids=named)
 def test_rows(cell: Cell, check: Check) -> None:
     hold(check, cell)
@@ -63,17 +66,17 @@ def test_states(cell: Cell, check: Check) -> None:
     hold(check, cell)
 
 
-@pytest.mark.cells()
+@pytest.mark.cells(dtypes=OWN_BITS)
 def test_greedy(cell: Cell) -> None:
     hold(texts.check_greedy, cell)
 
 
-@pytest.mark.cells()
+@pytest.mark.cells(dtypes=OWN_BITS)
 def test_seeded(cell: Cell) -> None:
     hold(texts.check_seeded, cell)
 
 
-@pytest.mark.cells(proposers=("mtp", "oracle", "scripted"), drafts=(3, 7))
+@pytest.mark.cells(proposers=("mtp", "oracle", "scripted"), drafts=(3, 7), dtypes=OWN_BITS)
 @pytest.mark.parametrize("check", CUTS, ids=named)
 def test_cuts(cell: Cell, check: Check) -> None:
     hold(check, cell)
@@ -84,11 +87,11 @@ def test_reference_text(cell: Cell) -> None:
     hold(texts.check_reference_text, cell)
 
 
-@pytest.mark.cells(drafts=(3,))
+@pytest.mark.cells(drafts=(3,), dtypes=OWN_BITS)
 def test_unheld_pages(cell: Cell) -> None:
     hold(texts.check_unheld_pages, cell)
 
 
-@pytest.mark.cells(proposers=("mtp",), drafts=(3,))
+@pytest.mark.cells(proposers=("mtp",), drafts=(3,), dtypes=OWN_BITS)
 def test_rejection(cell: Cell) -> None:
     hold(texts.check_rejection_runs, cell)
