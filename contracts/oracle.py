@@ -9,6 +9,7 @@ from ft.contracts.bench import Rows
 from ft.contracts.rig import Setting
 from ft.fast.request import Request
 from ft.reference.drafting import DraftChooser
+from ft.reference.edits import History, RequestLaw
 from ft.reference.loop import Generation, generate, prefill
 from ft.reference.registry import family_named
 from ft.reference.types import Features, Proposal, Sampling, Step, Verdict
@@ -22,7 +23,7 @@ class ReferenceBench:
         family = family_named(setting.family)
         config = family.read_config(setting.folder)
         self.target = family.target(Checkpoint(setting.folder), config)
-        self.requests: dict[int, tuple[Sampling, int]] = {}
+        self.requests: dict[int, RequestLaw] = {}
         self.proposer = None
         if setting.proposer == "mtp":
             chooser = DraftChooser(self.requests)
@@ -37,7 +38,7 @@ class ReferenceBench:
         self, slot: int, prompt: Sequence[int], sampling: Sampling | None = None, seed: int = 0
     ) -> None:
         """Prefill all of the prompt but its last token in one chunk."""
-        self.requests[slot] = (sampling or Sampling(), seed)
+        self.requests[slot] = RequestLaw(sampling or Sampling(), seed, History(tuple(prompt)))
         self.target.reset(slot)
         if self.proposer is not None:
             self.proposer.reset(slot)
@@ -47,7 +48,6 @@ class ReferenceBench:
     def generate(self, request: Request, drafts: int, context: int) -> Generation:
         """The request decoded by the loop that defines decoding. Its sampling must have a seed."""
         sampling = request.sampling
-        self.requests[0] = (sampling, sampling.seed or 0)
         self.target.reset(0)
         if self.proposer is not None:
             self.proposer.reset(0)
@@ -62,6 +62,7 @@ class ReferenceBench:
             context=context,
             chunk=64,
             seed=sampling.seed or 0,
+            laws=self.requests,
         )
 
     def step(self, rows: Rows, slot: int, rope: Tensor | None = None, taps: tuple[int, ...] = ()) -> Step:

@@ -47,7 +47,7 @@ def build(plan: Plan, proposer: Callable[[Parts], SlottedProposer | None] = mtp_
     checkpoint = DummyCheckpoint(plan.model) if plan.dummy_weight else Checkpoint(plan.model)
     with torch.no_grad():
         model = fast_family(plan.family).load(checkpoint, config, plan, TorchOperations(), pages)
-        table = RequestTable(plan.max_running_requests, device)
+        table = RequestTable(plan.max_running_requests, plan.context, model.target.vocabulary, device)
         runtime = SpecRunner(
             model.target, proposer(Parts(plan, model, table)), table, plan.drafts, plan.context
         )

@@ -15,11 +15,13 @@ TOTAL_TOLERANCE = 1e-4
 class DraftLaw:
     """q of drafts [B, k]. ids: int64 [B, k, N]. q: fp32 [B, k, N], total 1; equal ids all hold their sum.
 
-    at_draft: fp32 [B, k], q of the draft itself.
+    first: bool [B, k, N], the first of equal ids, so that sums over ids take each once. at_draft: fp32 [B, k], q of the
+    draft itself.
     """
 
     ids: Tensor
     q: Tensor
+    first: Tensor
     at_draft: Tensor
 
 
@@ -31,7 +33,7 @@ def law_of_drafts(drafts: Tensor, candidates: Tensor | None, q: Tensor | None, v
     """
     one = torch.ones_like(drafts, dtype=torch.float32)
     if candidates is None or q is None:
-        return DraftLaw(drafts[..., None], one[..., None], one)
+        return DraftLaw(drafts[..., None], one[..., None], one[..., None] > 0, one)
     sound = torch.isfinite(q) & (q >= 0) & (q <= 2) & (candidates >= 0) & (candidates < vocabulary)
     mass = units(torch.where(sound, q, 0.0))
     total = mass.sum(-1, keepdim=True)
@@ -41,8 +43,11 @@ def law_of_drafts(drafts: Tensor, candidates: Tensor | None, q: Tensor | None, v
     close = (total - int(UNIT)).abs() <= int(TOTAL_TOLERANCE * UNIT)
     trusted = sound.all(-1, keepdim=True) & close & (drawn > 0)
     divisor = total.clamp(min=1).double()
+    place = torch.arange(q.shape[-1], device=q.device)
+    earlier = equal & (place < place[:, None])
     return DraftLaw(
         torch.where(trusted, candidates, drafts[..., None]),
         torch.where(trusted, (merged.double() / divisor).to(torch.float32), 1.0),
+        torch.where(trusted, ~earlier.any(-1), place == 0),
         torch.where(trusted, (drawn.double() / divisor).to(torch.float32), 1.0)[..., 0],
     )

@@ -15,14 +15,16 @@ ID_BITS = 22
 """A sort key holds a mass of at most 2**40 above the token id: 62 bits."""
 
 
-def choose_drafts(logits: Tensor, positions: Tensor, rows: SamplingRows) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens int64 [B], candidates int64 [B, K] and q fp32 [B, K] from draft logits [B, V].
+def choose_drafts(
+    logits: Tensor, positions: Tensor, rows: SamplingRows, steps: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens int64 [B], candidates int64 [B, K] and q fp32 [B, K] from edited draft logits [B, V].
 
-    positions: int64 [B], the absolute index of the token decided. Greedy and coupled requests draft what they
+    positions: int64 [B], the absolute index of the token decided. steps: int64 [B], that of the step's first. Greedy and coupled requests draft what they
     would emit if the draft were the target: q is one-hot at column 0, which holds the token, and a one-hot q
-    is judged as a point mass. Rejection draws from the request's own law of the draft logits, cut to its
+    is judged as a point mass. Rejection and block draw from the request's own law of the draft logits, cut to its
     K = min(CANDIDATES, V) likeliest ids (larger first, lower id first) and renormalised. K is 1 when the batch has
-    no rejection.
+    neither.
     """
     token, p, _ = decide(logits, rows, positions)
     if p is None:
@@ -30,14 +32,14 @@ def choose_drafts(logits: Tensor, positions: Tensor, rows: SamplingRows) -> tupl
         return token, candidates, torch.ones_like(candidates, dtype=torch.float32)
     candidates, mass = likeliest(units(p), min(CANDIDATES, p.shape[-1]))
     q = shares(mass)
-    column = draw(units(q), uniform(rows.seed, positions, Stream.DRAFT))
+    column = draw(units(q), uniform(rows.seed, positions, Stream.DRAFT, steps))
     drawn = candidates.gather(1, column[:, None])[:, 0]
-    rejection = rows.mode == Verification.REJECTION
+    drawing = (rows.mode == Verification.REJECTION) | (rows.mode == Verification.BLOCK)
     point = (torch.arange(q.shape[1], device=q.device) == 0).to(torch.float32)
     return (
-        torch.where(rejection, drawn, token),
-        torch.where(rejection[:, None], candidates, token[:, None]),
-        torch.where(rejection[:, None], q, point),
+        torch.where(drawing, drawn, token),
+        torch.where(drawing[:, None], candidates, token[:, None]),
+        torch.where(drawing[:, None], q, point),
     )
 
 

@@ -12,15 +12,22 @@ import torch
 from torch import Tensor
 
 from ft.fast.cut import FINISH_LENGTH, FINISH_STOP
+from ft.fast.edit_table import check_edits
+from ft.fast.logprobs import StepLogprobs
+from ft.fast.masks import GrammarMasks
 from ft.fast.plan import Plan
-from ft.fast.request import FinishReason, Request, Update
+from ft.fast.request import FinishReason, Request, TokenLogprobs, Update
 from ft.fast.scheduler import Chunk, Running, Scheduler
 from ft.fast.spec.base import Batch, SamplingMix, SpecRuntime, StepOutput
 from ft.fast.table import STOP_IDS
 from ft.reference.types import Step
 
 REASONS = {FINISH_STOP: FinishReason.STOP, FINISH_LENGTH: FinishReason.LENGTH}
-NOT_FINITE = "the model's logits are not finite; the checkpoint or the prompt drives it out of range"
+NO_TOKEN = (
+    "the model's logits are not finite, or the request's limits allow no token; "
+    "the checkpoint or the prompt drives it out of range, or bad_words and the grammar exclude each other"
+)
+NOT_IN_GRAMMAR = "a token was emitted that the grammar does not allow"
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class Flight:
 
     records: list[Running]
     results: Tensor
+    logprobs: StepLogprobs | None
     arrived: torch.cuda.Event | None
 
 
@@ -82,9 +90,16 @@ class Engine:
             self._admit(record)
         for chunk in self.scheduler.chunks():
             self._prefill(chunk)
-        previous, self._flight = self._flight, self._launch()
         updates, self._aborted = self._aborted, []
+        if any(record.request.grammar is not None for record in self.scheduler.decoding()):
+            # Masks of the next step follow from the tokens of this one.
+            updates += self._land_flight()
+        previous, self._flight = self._flight, self._launch()
         return updates + (self._land(previous) if previous else [])
+
+    def _land_flight(self) -> list[Update]:
+        previous, self._flight = self._flight, None
+        return self._land(previous) if previous else []
 
     def _admit(self, record: Running) -> None:
         request = record.request
@@ -123,18 +138,25 @@ class Engine:
         batch = Batch(
             slots.to(self.device),
             min(bound, self.plan.context),
-            SamplingMix.of(record.request.sampling for record in records),
+            SamplingMix.of(record.request for record in records),
+            self._masks(records, padded),
         )
         output = self.runtime.decode(batch)
         for record in records:
             record.in_flight += 1
         return _take_off(records, output)
 
+    def _masks(self, records: list[Running], padded: int) -> GrammarMasks | None:
+        grammars = [record.request.grammar for record in records]
+        if all(grammar is None for grammar in grammars):
+            return None
+        return GrammarMasks(grammars, padded, self.runtime.vocabulary, self.device)
+
     def _land(self, flight: Flight) -> list[Update]:
         if flight.arrived is not None:
             flight.arrived.synchronize()
         updates = []
-        for record, row in zip(flight.records, flight.results.tolist(), strict=False):
+        for index, (record, row) in enumerate(zip(flight.records, flight.results.tolist(), strict=False)):
             cut, drafted, accepted, finish, failed = row[:5]
             record.in_flight -= 1
             if record.finished or not cut:
@@ -142,13 +164,25 @@ class Engine:
             tokens = tuple(row[5 : 5 + cut])
             record.tokens.extend(tokens)
             record.generated += cut
-            reason = FinishReason.ERROR if failed else REASONS.get(finish)
-            error = NOT_FINITE if failed else None
-            cached = record.lease.cached_tokens
-            update = Update(
-                record.request.id, () if failed else tokens, drafted, accepted, reason, error, cached
+            reason, error = REASONS.get(finish), None
+            if failed:
+                reason, error, tokens = FinishReason.ERROR, NO_TOKEN, ()
+            grammar = record.request.grammar
+            if grammar is not None and not grammar.accept(tokens):
+                reason, error, tokens = FinishReason.ERROR, NOT_IN_GRAMMAR, ()
+                self.runtime.release(record.lease.slot)
+            updates.append(
+                Update(
+                    record.request.id,
+                    tokens,
+                    drafted,
+                    accepted,
+                    reason,
+                    error,
+                    record.lease.cached_tokens,
+                    reports(record.request, tokens, flight.logprobs, index),
+                )
             )
-            updates.append(update)
             if reason is not None:
                 self.scheduler.finish(record)
         return updates
@@ -180,13 +214,38 @@ def _take_off(records: list[Running], output: StepOutput) -> Flight:
     """Start the copy of a step's results: one int64 [B, 5 + k + 1] tensor."""
     counters = [output.cut, output.drafted, output.accepted, output.finish, output.failed.long()]
     packed = torch.cat([torch.stack(counters, dim=1), output.emitted], dim=1)
+    logprobs = output.logprobs
     if not packed.is_cuda:
-        return Flight(records, packed, None)
-    host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
-    host.copy_(packed, non_blocking=True)
+        return Flight(records, packed, logprobs, None)
+    host = _to_host(packed)
+    if logprobs is not None:
+        logprobs = StepLogprobs(_to_host(logprobs.chosen), _to_host(logprobs.ids), _to_host(logprobs.values))
     arrived = torch.cuda.Event()
     arrived.record(torch.cuda.current_stream(packed.device))
-    return Flight(records, host, arrived)
+    return Flight(records, host, logprobs, arrived)
+
+
+def _to_host(values: Tensor) -> Tensor:
+    """A copy on its way to pinned memory."""
+    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    host.copy_(values, non_blocking=True)
+    return host
+
+
+def reports(
+    request: Request, tokens: Sequence[int], logprobs: StepLogprobs | None, index: int
+) -> tuple[TokenLogprobs, ...]:
+    """What the request wants to know of its emitted tokens; it stands at `index` of the step."""
+    if request.logprobs is None or logprobs is None or not tokens:
+        return ()
+    chosen, ids, values = (
+        part[index, : len(tokens)].tolist() for part in (logprobs.chosen, logprobs.ids, logprobs.values)
+    )
+    count = request.logprobs
+    return tuple(
+        TokenLogprobs(token, own, tuple(zip(ids[place][:count], values[place][:count], strict=True)))
+        for place, (token, own) in enumerate(zip(tokens, chosen, strict=True))
+    )
 
 
 def check(request: Request, plan: Plan, vocabulary: int) -> None:
@@ -205,5 +264,6 @@ def check(request: Request, plan: Plan, vocabulary: int) -> None:
         raise ValueError(f"max_tokens is {request.max_tokens}; it must be at least 1")
     if len(request.stop_ids) > STOP_IDS:
         raise ValueError(f"{len(request.stop_ids)} stop ids; at most {STOP_IDS} are matched on the device")
+    check_edits(request.sampling.edits, vocabulary)
     if request.drafts is not None and request.drafts < 0:
         raise ValueError(f"drafts is {request.drafts}; it must be 0 or more")

@@ -37,21 +37,25 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
     return torch.stack(torch.broadcast_tensors(c0, c1, c2, c3), dim=-1)
 
 
-def words(seeds: Tensor, positions: Tensor, stream: Stream, count: int) -> Tensor:
+def words(
+    seeds: Tensor, positions: Tensor, stream: Stream, count: int, steps: Tensor | None = None
+) -> Tensor:
     """The first `count` words of each request's key, int64 [B, count].
 
-    seeds: int64 [B], the 64 bits of the seed. positions: int64 [B], the token decided, below 2**32.
+    seeds: int64 [B], the 64 bits of the seed. positions: int64 [B], the token decided, below 2**32. steps: int64 [B],
+    the first position that the step decides, or None for 0.
     """
     blocks = torch.arange(-(-count // 4), device=seeds.device)[None]
     zero = torch.zeros_like(blocks)
-    counter = (positions[:, None], zero + int(stream), blocks, zero)
+    last = zero if steps is None else steps[:, None]
+    counter = (positions[:, None], zero + int(stream), blocks, last)
     key = (seeds[:, None] & WORD, (seeds[:, None] >> 32) & WORD)
     return philox(counter, key).flatten(1)[:, :count]
 
 
-def uniform(seeds: Tensor, positions: Tensor, stream: Stream) -> Tensor:
+def uniform(seeds: Tensor, positions: Tensor, stream: Stream, steps: Tensor) -> Tensor:
     """fp32 [B] on [0, 1): the top 24 bits of the first word."""
-    return (words(seeds, positions, stream, 1)[:, 0] >> 8).to(torch.float32) * 2.0**-24
+    return (words(seeds, positions, stream, 1, steps)[:, 0] >> 8).to(torch.float32) * 2.0**-24
 
 
 def open_uniform(seeds: Tensor, positions: Tensor, stream: Stream, count: int) -> Tensor:

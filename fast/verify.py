@@ -1,7 +1,7 @@
-"""The drafts of B requests judged in one launch: greedy, rejection and coupled requests mixed.
+"""The drafts of B requests judged in one launch: greedy, rejection, coupled and block requests mixed.
 
 verify_sampling 3, 4, 13. Draft r (from 0) is judged by row r, whose token stands at absolute index
-positions + r; that index keys the random numbers. A row is computed as a request of its own by functions
+positions + r; that index keys the random numbers, and `positions` keys the step. A row is computed as a request of its own by functions
 whose bits depend on no neighbour, so neither R nor B changes a bit of it.
 """
 
@@ -31,7 +31,8 @@ class Uniforms:
 class Judged:
     """accepted: int64 [B], n. emitted: int64 [B, R], n + 1 tokens, then -1.
 
-    broken: bool [B, R], rows 0..n whose logits were broken (4.5); rows beyond n decided nothing.
+    broken: bool [B, R], rows 0..n that a broken row decided (4.5): itself, or any row of the step in block
+    verification, which looks at them all.
     """
 
     accepted: Tensor
@@ -56,32 +57,78 @@ def verify(
     positions: Tensor,
     uniforms: Uniforms | None = None,
 ) -> Judged:
-    """Judge drafts [B, k] by logits [B, k + 1, V]; positions int64 [B] is C + 1, the first token decided."""
+    """Judge drafts [B, k] by edited logits [B, k + 1, V]; positions int64 [B] is C + 1, the first token decided."""
     width, vocabulary = logits.shape[1:]
     drafts = proposal.tokens.clamp(0, vocabulary - 1)
     if drafts.shape[1] != width - 1:
         raise ValueError(f"{drafts.shape[1]} drafts need that many rows of logits and one, got {width}")
     index = torch.arange(width, device=logits.device)
     token, p, broken = decide_rows(logits, rows, positions[:, None] + index)
-    accept = drafts == token[:, :-1]
+    accepted = prefix_length(drafts == token[:, :-1], proposal.counts)
+    last = token.gather(1, accepted[:, None])
     if p is not None:
         laws = law_of_drafts(drafts, proposal.candidates, proposal.q, vocabulary)
         coins = coins_of(rows, positions, width - 1) if uniforms is None else uniforms.coins
-        passed = coins * laws.at_draft < p[:, :-1].gather(2, drafts[:, :, None])[:, :, 0]
-        accept = torch.where((rows.mode == Verification.REJECTION)[:, None], passed, accept)
-    accept = accept & (index[:-1] < proposal.counts[:, None])
-    accepted = accept.long().cumprod(1).sum(1)
-    last = token.gather(1, accepted[:, None])
-    if p is not None:
-        mass = final_mass(p, laws, accepted, proposal.counts)
-        final = uniform(rows.seed, positions + accepted, Stream.FINAL) if uniforms is None else uniforms.final
-        drawn = draw(mass, final)[:, None]
-        last = torch.where((rows.mode == Verification.REJECTION)[:, None], drawn, last)
+        drawn, weight = judge_sampled(p, laws, drafts, proposal.counts, coins, rows)
+        drawing = (rows.mode == Verification.REJECTION) | (rows.mode == Verification.BLOCK)
+        accepted = torch.where(drawing, drawn, accepted)
+        mass = final_mass(p, laws, accepted, proposal.counts, weight)
+        final = final_of(rows, positions, accepted) if uniforms is None else uniforms.final
+        last = torch.where(drawing[:, None], draw(mass, final)[:, None], last)
     padded = torch.cat([drafts, last], 1)
     emitted = torch.where(
         index < accepted[:, None], padded, torch.where(index == accepted[:, None], last, -1)
     )
+    if Verification.BLOCK in rows.modes:
+        seen = (broken & (index <= proposal.counts[:, None])).any(-1) & (rows.mode == Verification.BLOCK)
+        broken = broken | seen[:, None]
     return Judged(accepted, emitted, broken & (index <= accepted[:, None]))
+
+
+def prefix_length(passed: Tensor, counts: Tensor) -> Tensor:
+    """int64 [B]: how many leading drafts of bool [B, k], of which `counts` are real, have passed."""
+    real = torch.arange(passed.shape[1], device=passed.device) < counts[:, None]
+    return (passed & real).long().cumprod(1).sum(1)
+
+
+def judge_sampled(
+    p: Tensor, laws: DraftLaw, drafts: Tensor, counts: Tensor, coins: Tensor, rows: SamplingRows
+) -> tuple[Tensor, Tensor]:
+    """Accepted int64 [B] by laws p [B, R, V] and coins [B, k], and the weight fp64 [B] of p in the last draw."""
+    at_draft = p[:, :-1].gather(2, drafts[:, :, None])[:, :, 0]
+    accepted = prefix_length(coins * laws.at_draft < at_draft, counts)
+    weight = torch.ones_like(accepted, dtype=torch.float64)
+    if Verification.BLOCK not in rows.modes or not drafts.shape[1]:
+        return accepted, weight
+    block, block_weight = judge_block(p, laws, at_draft, counts, coins)
+    chosen = rows.mode == Verification.BLOCK
+    return torch.where(chosen, block, accepted), torch.where(chosen, block_weight, weight)
+
+
+def judge_block(
+    p: Tensor, laws: DraftLaw, at_draft: Tensor, counts: Tensor, coins: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Block verification (13; Sun et al., arXiv 2403.10444): accepted int64 [B], and its weight fp64 [B].
+
+    sum max(0, w p - q) is w less the overlap min(w p, q), which lies on the candidates alone.
+    """
+    drafts = at_draft.shape[1]
+    weight = torch.ones_like(counts, dtype=torch.float64)
+    accepted, kept = torch.zeros_like(counts), weight
+    for index in range(drafts):
+        ratio = at_draft[:, index].double() / laws.at_draft[:, index].double()
+        weight = torch.minimum(weight * ratio, torch.ones_like(weight))
+        left = torch.ones_like(weight)
+        if index + 1 < drafts:
+            there = p[:, index + 1].gather(1, laws.ids[:, index + 1]).double() * weight[:, None]
+            overlap = torch.minimum(there, laws.q[:, index + 1].double())
+            left = (weight - torch.where(laws.first[:, index + 1], overlap, 0.0).sum(-1)).clamp(min=0.0)
+        middle = torch.where(weight >= 1.0, 1.0, left / (left + 1.0 - weight))
+        passes = torch.where(counts == index + 1, weight, middle)
+        passed = (coins[:, index].double() < passes) & (index < counts)
+        accepted = torch.where(passed, index + 1, accepted)
+        kept = torch.where(passed, weight, kept)
+    return accepted, torch.where(accepted < counts, kept, 1.0)
 
 
 def decide_rows(
@@ -119,16 +166,16 @@ def decide(logits: Tensor, rows: SamplingRows, positions: Tensor) -> tuple[Tenso
     if Verification.COUPLED in rows.modes:
         coupled = top_id(kept + gumbel(rows.seed, positions, row.shape[-1]))
         token = torch.where(rows.mode == Verification.COUPLED, coupled, token)
-    if Verification.REJECTION in rows.modes:
+    if rows.modes & {Verification.REJECTION, Verification.BLOCK}:
         p = shares(units(torch.exp(kept)))
     return token, p, faulty
 
 
-def final_mass(p: Tensor, laws: DraftLaw, accepted: Tensor, counts: Tensor) -> Tensor:
+def final_mass(p: Tensor, laws: DraftLaw, accepted: Tensor, counts: Tensor, weight: Tensor) -> Tensor:
     """What the last token of each run is drawn from, in units, int64 [B, V].
 
-    Row n = accepted of p [B, R, V] when all drafts passed; else the residual max(0, p - q) with q of draft n,
-    or p again where no mass is left (4.1).
+    Row n = accepted of p [B, R, V] when all drafts passed; else the residual max(0, weight * p - q) with q of draft
+    n, or p again where no mass is left (4.1). weight: fp64 [B].
     """
     p = row_of(p, accepted)
     mass = units(p)
@@ -136,7 +183,7 @@ def final_mass(p: Tensor, laws: DraftLaw, accepted: Tensor, counts: Tensor) -> T
         return mass
     rejected = accepted.clamp(max=laws.ids.shape[1] - 1)
     dense = torch.zeros_like(p).scatter(1, row_of(laws.ids, rejected), row_of(laws.q, rejected))
-    left = units(torch.clamp(p - dense, min=0.0))
+    left = units(torch.clamp(weight[:, None] * p - dense, min=0.0))
     subtract = (accepted < counts)[:, None] & (left > 0).any(-1, keepdim=True)
     return torch.where(subtract, left, mass)
 
@@ -149,4 +196,11 @@ def row_of(values: Tensor, row: Tensor) -> Tensor:
 def coins_of(rows: SamplingRows, positions: Tensor, drafts: int) -> Tensor:
     """The coins fp32 [B, k] of the drafts at positions, positions + 1, ..."""
     places = positions[:, None] + torch.arange(drafts, device=positions.device)
-    return uniform(rows.repeat(drafts).seed, places.flatten(), Stream.COIN).view(places.shape)
+    wide = rows.repeat(drafts)
+    steps = positions.repeat_interleave(drafts, output_size=places.numel())
+    return uniform(wide.seed, places.flatten(), Stream.COIN, steps).view(places.shape)
+
+
+def final_of(rows: SamplingRows, positions: Tensor, accepted: Tensor) -> Tensor:
+    """The uniform fp32 [B] of the last draw of each run."""
+    return uniform(rows.seed, positions + accepted, Stream.FINAL, positions)

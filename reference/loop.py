@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from ft.reference.cut import Finish, cut
+from ft.reference.edits import Allowed, History, RequestLaw
+from ft.reference.logprobs import logprobs_of
 from ft.reference.protocol import Proposer, Target
 from ft.reference.random import request_seed
 from ft.reference.types import Proposal, Sampling, Step, Verdict
@@ -20,12 +22,14 @@ class Generation:
     """tokens: what was emitted, prompt excluded. steps: (drafted, accepted by the rule, emitted) of each step.
 
     error: some row that decided an emitted token was broken (verify_sampling 4.5); the loop ends there.
+    logprobs: (raw, processed) of each token.
     """
 
     tokens: tuple[int, ...]
     finish: Finish | None
     steps: tuple[tuple[int, int, int], ...]
     error: bool = False
+    logprobs: tuple[tuple[float, float], ...] = ()
 
 
 def generate(
@@ -41,32 +45,40 @@ def generate(
     chunk: int,
     slot: int = 0,
     seed: int | None = None,
+    grammar: Allowed | None = None,
+    laws: dict[int, RequestLaw] | None = None,
 ) -> Generation:
     """Decode one request in `slot`, whose states are empty, with at most `drafts` drafts a step.
 
-    chunk: rows of a prompt step. seed: in place of the one that `sampling` asks for. ValueError when the
-    prompt is empty or leaves no room in the context.
+    chunk: rows of a prompt step. seed: in place of the one that `sampling` asks for. laws: where the draft's
+    chooser reads the request's law by slot; kept up to date here. ValueError when the prompt is empty or leaves no
+    room in the context.
     """
     if not 1 <= len(prompt) < context:
         raise ValueError(f"prompt of {len(prompt)} tokens; need 1 <= tokens < {context}, the context")
     seed = request_seed(sampling) if seed is None else seed
+    law = RequestLaw(sampling, seed, History(tuple(prompt), (), tuple(stop_ids), grammar))
+    laws = {} if laws is None else laws
     taps = () if proposer is None else proposer.taps
     prefill(target, proposer, prompt, chunk, slot)
     committed, pending = len(prompt) - 1, prompt[-1]
     tokens: list[int] = []
     steps: list[tuple[int, int, int]] = []
     finish: Finish | None = None
+    logprobs: list[tuple[float, float]] = []
     error = False
     while finish is None and not error:
         count = min(drafts, max_tokens - len(tokens) - 1, context - 1 - committed)
-        proposal = NO_DRAFTS
+        proposal, laws[slot] = NO_DRAFTS, law
         if proposer is not None and count > 0:
             proposal = proposer.propose(step_of([pending], committed, slot, taps), torch.tensor([count]))
         drafted = [int(token) for token in proposal.tokens[0, : int(proposal.counts[0])]]
         step = step_of([pending, *drafted], committed, slot, taps)
         features = target.forward(step)
+        logits = target.logits(features.final_hidden)[0]
+        edited = law.rows(logits, drafted)
         judged = verify(
-            target.logits(features.final_hidden)[0],
+            edited,
             drafted,
             sampling,
             seed,
@@ -79,10 +91,12 @@ def generate(
         target.commit(step, torch.tensor([kept]))
         if proposer is not None:
             proposer.post_verify(step, features, verdict_of(judged.accepted, judged.emitted, kept, step.rows))
+        logprobs += logprobs_of(judged.emitted[:kept], logits, edited, sampling)
+        law = law.after(judged.emitted[:kept])
         tokens += judged.emitted[:kept]
         steps.append((len(drafted), judged.accepted, kept))
         committed, pending = committed + kept, judged.emitted[kept - 1]
-    return Generation(tuple(tokens), finish, tuple(steps), error)
+    return Generation(tuple(tokens), finish, tuple(steps), error, tuple(logprobs))
 
 
 def prefill(target: Target, proposer: Proposer | None, prompt: Sequence[int], chunk: int, slot: int) -> None:

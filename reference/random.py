@@ -2,7 +2,8 @@
 
 A draw depends on its key alone, so a request draws the same numbers in every batch, at every k and in every
 replay (verify_sampling 10). The key is the 64-bit seed as (low word, high word); the counter is
-(position of the token decided, stream, block, 0), and a block gives four 32-bit words.
+(position of the token decided, stream, block, step), and a block gives four 32-bit words. `step` is the position of
+the first token that the step decides, which no other step of the request shares, and 0 for coupled noise.
 Generator: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
 
@@ -40,20 +41,21 @@ def philox(counter: NDArray[np.uint32], key: tuple[int, int]) -> NDArray[np.uint
     return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
 
 
-def words(seed: int, position: int, stream: Stream, count: int) -> NDArray[np.uint32]:
-    """The first `count` words [count] of one key. `seed` counts modulo 2**64, `position` is below 2**32."""
+def words(seed: int, position: int, stream: Stream, count: int, step: int = 0) -> NDArray[np.uint32]:
+    """The first `count` words [count] of one key. `seed` counts modulo 2**64, `position` and `step` are below 2**32."""
     blocks = -(-count // 4)
     counter = np.zeros((blocks, 4), dtype=np.uint32)
     counter[:, 0] = position
     counter[:, 1] = int(stream)
     counter[:, 2] = np.arange(blocks)
+    counter[:, 3] = step
     return philox(counter, (seed & WORD, (seed >> 32) & WORD)).reshape(-1)[:count]
 
 
-def uniform(seed: int, position: int, stream: Stream, count: int = 1) -> Tensor:
-    """fp32 [count] on [0, 1): the top 24 bits of each word times 2**-24, so that 1.0 is never reached."""
-    top = words(seed, position, stream, count) >> np.uint32(8)
-    return torch.from_numpy(top.astype(np.float32) * np.float32(2.0**-24))
+def uniform(seed: int, position: int, stream: Stream, step: int) -> Tensor:
+    """fp32 scalar on [0, 1): the top 24 bits of the first word times 2**-24, so that 1.0 is never reached."""
+    top = words(seed, position, stream, 1, step) >> np.uint32(8)
+    return torch.from_numpy(top.astype(np.float32) * np.float32(2.0**-24))[0]
 
 
 def open_uniform(seed: int, position: int, stream: Stream, count: int) -> Tensor:

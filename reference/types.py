@@ -93,6 +93,35 @@ class Verification(IntEnum):
     GREEDY = 0
     REJECTION = 1
     COUPLED = 2
+    BLOCK = 3
+
+
+@dataclass(frozen=True)
+class ThinkingBudget:
+    """Output tokens a request may think before `end` (token ids, at least one) is forced upon it."""
+
+    tokens: int
+    end: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Edits:
+    """What changes the logits of a row before its law is made: stages 1 to 4 and 6 of verify_sampling 2.
+
+    logit_bias: (id, addend) pairs, each id once. allowed_ids: all others are banned; None bans none. min_tokens: no
+    stop id before so many output tokens. repetition_penalty divides and multiplies what prompt or output
+    hold already; frequency_penalty and presence_penalty are subtracted a count and once, of output tokens.
+    bad_words: token sequences whose last token is banned after the others, at least one token each.
+    """
+
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_ids: tuple[int, ...] | None = None
+    min_tokens: int = 0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    thinking: ThinkingBudget | None = None
 
 
 @dataclass(frozen=True)
@@ -101,7 +130,7 @@ class Sampling:
 
     temperature 0 is greedy. top_k 0 and top_p 1 and min_p 0 switch their filter off. `seed` None asks for
     a fresh one. `verification` None follows the rule: greedy at temperature 0, coupled when a seed is set,
-    rejection otherwise.
+    rejection otherwise. `edits` apply before all of these.
     """
 
     temperature: float = 0.0
@@ -110,6 +139,7 @@ class Sampling:
     min_p: float = 0.0
     seed: int | None = None
     verification: Verification | None = None
+    edits: Edits = Edits()
 
     def mode(self) -> Verification:
         """The verification that applies to this request."""
@@ -125,7 +155,12 @@ GREEDY_TEMPERATURE = 1e-5
 
 
 class Stream(IntEnum):
-    """Independent random streams of one request and position (verify_sampling 10)."""
+    """Independent random streams of one request and position (verify_sampling 10).
+
+    Draws of the first three are keyed by the step as well: a step may look at numbers that decide nothing in it
+    (block verification does), and the next step must not see them again. Coupled noise is keyed by
+    position alone, so that it is the same at every k.
+    """
 
     DRAFT = 0
     COIN = 1

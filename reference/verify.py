@@ -1,7 +1,8 @@
-"""How the drafts of one request are judged: greedy, coupled, rejection (verify_sampling 3, 4, 13).
+"""How the drafts of one request are judged: greedy, coupled, rejection, block (verify_sampling 3, 4, 13).
 
 Row r of a verify gives the law of the token at absolute index position + r, where `position` is C + 1;
-that index also keys every random number. Draft r (counted from 0) is judged by row r.
+that index keys every random number, and `position` keys the step. Draft r (counted from 0) is judged by row r.
+Logits are those of `edits.RequestLaw.rows`.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,8 @@ class Uniforms:
 
 @dataclass(frozen=True)
 class Judged:
-    """accepted: n. emitted: the n + 1 tokens of the run. broken: which of rows 0..n was broken (4.5)."""
+    """accepted: n. emitted: the n + 1 tokens of the run. broken: which of rows 0..n was decided by a broken row (4.5):
+    itself, or any row of the step in block verification, which looks at them all."""
 
     accepted: int
     emitted: tuple[int, ...]
@@ -48,12 +50,18 @@ def verify(
     """Judge k drafts by logits [k + 1, V]. candidates int64 [k, K] and q fp32 [k, K], or None: point masses."""
     if logits.shape[0] != len(drafts) + 1:
         raise ValueError(f"{len(drafts)} drafts need {len(drafts) + 1} rows of logits, got {logits.shape[0]}")
-    if sampling.mode() == Verification.REJECTION:
-        accepted, last = _reject(logits, drafts, sampling, seed, position, candidates, q, uniforms)
-    else:
+    if sampling.mode() in (Verification.GREEDY, Verification.COUPLED):
         accepted, last = _match(logits, drafts, sampling, seed, position)
-    broken = tuple(sanitised(row)[1] for row in logits[: accepted + 1])
-    return Judged(accepted, (*drafts[:accepted], last), broken)
+    else:
+        p = [law(row, sampling) for row in logits]
+        q_rows = draft_densities(drafts, candidates, q, logits.shape[-1])
+        draws = Draws(seed, position, uniforms)
+        judge = _reject if sampling.mode() == Verification.REJECTION else _judge_block
+        accepted, last = judge(p, q_rows, drafts, draws)
+    broken = [sanitised(row)[1] for row in logits]
+    if sampling.mode() == Verification.BLOCK and any(broken):
+        broken = [True] * len(broken)
+    return Judged(accepted, (*drafts[:accepted], last), tuple(broken[: accepted + 1]))
 
 
 def decide(logits: Tensor, sampling: Sampling, seed: int, position: int) -> int:
@@ -75,38 +83,67 @@ def _match(
     return len(drafts), decide(logits[-1], sampling, seed, position + len(drafts))
 
 
-def _reject(
-    logits: Tensor,
-    drafts: Sequence[int],
-    sampling: Sampling,
-    seed: int,
-    position: int,
-    candidates: Tensor | None,
-    q: Tensor | None,
-    uniforms: Uniforms | None,
-) -> tuple[int, int]:
+@dataclass(frozen=True)
+class Draws:
+    """The random numbers of one step, fp32 on [0, 1): its own or those put in."""
+
+    seed: int
+    position: int
+    given: Uniforms | None = None
+
+    def coin(self, row: int) -> Tensor:
+        if self.given is not None:
+            return torch.tensor(self.given.coins[row], dtype=torch.float32)
+        return uniform(self.seed, self.position + row, Stream.COIN, self.position)
+
+    def final(self, row: int) -> Tensor:
+        if self.given is not None:
+            return torch.tensor(self.given.final, dtype=torch.float32)
+        return uniform(self.seed, self.position + row, Stream.FINAL, self.position)
+
+
+def _reject(p: Sequence[Tensor], q: Sequence[Tensor], drafts: Sequence[int], draws: Draws) -> tuple[int, int]:
     """Accept draft x iff u * q(x) < p(x); after the first reject draw from max(0, p - q), else from p (4.1)."""
-
-    def coin(row: int) -> Tensor:
-        if uniforms is not None:
-            return torch.tensor(uniforms.coins[row], dtype=torch.float32)
-        return uniform(seed, position + row, Stream.COIN)[0]
-
-    def final(row: int) -> Tensor:
-        if uniforms is not None:
-            return torch.tensor(uniforms.final, dtype=torch.float32)
-        return uniform(seed, position + row, Stream.FINAL)[0]
-
     for row, draft in enumerate(drafts):
-        p = law(logits[row], sampling)
-        if candidates is None or q is None:
-            density = point_mass(draft, p.numel())
-        else:
-            density = draft_density(draft, candidates[row], q[row], p.numel())
-        if not bool(coin(row) * density[draft] < p[draft]):
-            residual = torch.clamp(p - density, min=0.0)
-            return row, draw(residual if residual.sum() > 0 else p, final(row))
-    return len(drafts), draw(law(logits[-1], sampling), final(len(drafts)))
+        if not bool(draws.coin(row) * q[row][draft] < p[row][draft]):
+            return row, draw(residual(p[row], q[row]), draws.final(row))
+    return len(drafts), draw(p[-1], draws.final(len(drafts)))
+
+
+def _judge_block(
+    p: Sequence[Tensor], q: Sequence[Tensor], drafts: Sequence[int], draws: Draws
+) -> tuple[int, int]:
+    """Block verification (13; Sun et al., arXiv 2403.10444): the longest prefix whose coin passes is accepted."""
+    weight, accepted, kept = torch.ones((), dtype=torch.float64), 0, torch.ones((), dtype=torch.float64)
+    for row, draft in enumerate(drafts):
+        ratio = p[row][draft].double() / q[row][draft].double()
+        weight = torch.minimum(weight * ratio, torch.ones(()))
+        passes = weight
+        if row + 1 < len(drafts):
+            left = torch.clamp(weight * p[row + 1].double() - q[row + 1].double(), min=0.0).sum()
+            passes = torch.where(weight == 1.0, 1.0, left / (left + 1.0 - weight))
+        if draws.coin(row).double() < passes:
+            accepted, kept = row + 1, weight
+    if accepted == len(drafts):
+        return accepted, draw(p[-1], draws.final(accepted))
+    scaled = kept * p[accepted].double()
+    left = torch.clamp(scaled - q[accepted].double(), min=0.0)
+    return accepted, draw(left if left.sum() > 0 else p[accepted], draws.final(accepted))
+
+
+def residual(p: Tensor, q: Tensor) -> Tensor:
+    """max(0, p - q) [V], or p again where no mass is left."""
+    left = torch.clamp(p.double() - q.double(), min=0.0)
+    return left if left.sum() > 0 else p
+
+
+def draft_densities(
+    drafts: Sequence[int], candidates: Tensor | None, q: Tensor | None, vocabulary: int
+) -> list[Tensor]:
+    """The law fp32 [V] that each draft is judged by; point masses where none is told."""
+    if candidates is None or q is None:
+        return [point_mass(draft, vocabulary) for draft in drafts]
+    return [draft_density(draft, candidates[row], q[row], vocabulary) for row, draft in enumerate(drafts)]
 
 
 def draft_density(draft: int, candidates: Tensor, q: Tensor, vocabulary: int) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ft.fast.demo import FOLDER
 from ft.reference.drafting import DraftChooser
+from ft.reference.edits import RequestLaw
 from ft.reference.loop import prefill, step_of
 from ft.reference.registry import family_of
 from ft.reference.types import Sampling
@@ -103,7 +104,9 @@ def test_the_reference_gives_the_expected_logits_and_drafts(expected: dict[str, 
     family = family_of("qwen3_5_text")
     config = family.read_config(FOLDER)
     target = family.target(Checkpoint(FOLDER), config)
-    proposer = family.drafts["mtp"](Checkpoint(FOLDER), config, target, DraftChooser({0: (Sampling(), 0)}))
+    proposer = family.drafts["mtp"](
+        Checkpoint(FOLDER), config, target, DraftChooser({0: RequestLaw(Sampling(), 0)})
+    )
     ids, pending = expected["ids"].tolist(), int(expected["pending"])
     features = target.forward(step_of(ids, 0, 0, ()))
     logits = target.logits(features.final_hidden)[0, expected["rows"]]

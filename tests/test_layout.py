@@ -34,6 +34,7 @@ ALLOWED = {
                 "numpy",
                 "safetensors",
                 "tokenizers",
+                "llguidance",
                 "jinja2",
                 "fastapi",
                 "pydantic",

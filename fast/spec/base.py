@@ -6,9 +6,11 @@ from typing import Protocol
 
 from torch import Tensor
 
+from ft.fast.edits import MaskSource
+from ft.fast.logprobs import StepLogprobs
 from ft.fast.request import Request
 from ft.reference.protocol import Proposer, Target
-from ft.reference.types import Sampling, Step, Verification
+from ft.reference.types import Step, Verification
 
 
 class SlottedTarget(Target, Protocol):
@@ -33,34 +35,45 @@ class SlottedProposer(Proposer, Protocol):
 
 @dataclass(frozen=True)
 class SamplingMix:
-    """The host's promise about a batch: the verifications that occur, and whether any request filters by
-    top-k or top-p. It skips work and changes no bit."""
+    """The host's promise about a batch: the verifications that occur, whether any request filters by top-k or top-p,
+    whether any edits its logits, and the most log probabilities that any wants beside the emitted token's (None:
+    none wants any). It skips work and changes no bit."""
 
     modes: frozenset[Verification]
     filtered: bool
+    edited: bool = False
+    logprobs: int | None = None
 
     @classmethod
-    def of(cls, samplings: Iterable[Sampling]) -> "SamplingMix":
-        listed = list(samplings)
-        filtered = any(one.top_k > 0 or one.top_p < 1.0 for one in listed)
-        return cls(frozenset(one.mode() for one in listed), filtered)
+    def of(cls, requests: Iterable[Request]) -> "SamplingMix":
+        listed = list(requests)
+        samplings = [request.sampling for request in listed]
+        wanted = [request.logprobs for request in listed if request.logprobs is not None]
+        return cls(
+            modes=frozenset(one.mode() for one in samplings),
+            filtered=any(one.top_k > 0 or one.top_p < 1.0 for one in samplings),
+            edited=any(request.edits_logits for request in listed),
+            logprobs=max(wanted, default=None),
+        )
 
 
 @dataclass(frozen=True)
 class Batch:
     """Requests of one decode step: slots [B] on the device, padded with the sink; bound: no valid row stands at
-    or beyond this position."""
+    or beyond this position; masks: of the requests with a grammar."""
 
     slots: Tensor
     bound: int
     mix: SamplingMix
+    masks: MaskSource | None = None
 
 
 @dataclass(frozen=True)
 class StepOutput:
     """Results of a decode step on the device, int64 [B] but for emitted [B, k+1] and failed bool [B].
 
-    cut: tokens emitted, 0 for an inactive row. finish: codes of fast.cut.
+    cut: tokens emitted, 0 for an inactive row. finish: codes of fast.cut. logprobs: of the emitted tokens, None when
+    no request wants them.
     """
 
     emitted: Tensor
@@ -69,6 +82,7 @@ class StepOutput:
     accepted: Tensor
     finish: Tensor
     failed: Tensor
+    logprobs: StepLogprobs | None = None
 
 
 class SpecRuntime(Protocol):

@@ -60,7 +60,11 @@ class MTPProposer:
                 link = self._link(step, drafted[-1][0], place, (index < counts).long(), index)
                 hidden = self.network.forward(link, hidden)
             logits = self.network.logits(hidden)[:, 0]
-            drafted.append(choose_drafts(logits, position + 1 + index, rows.sampling))
+            if rows.editor is not None:
+                before = [tokens for tokens, _, _ in drafted]
+                none = position.new_zeros(position.shape[0], 0)
+                logits = rows.editor.edited(logits, torch.stack(before, dim=1) if before else none)
+            drafted.append(choose_drafts(logits, position + 1 + index, rows.sampling, position + 1))
         tokens, candidates, q = (torch.stack(parts, dim=1) for parts in zip(*drafted, strict=True))
         return Proposal(tokens, counts, candidates, q)
 

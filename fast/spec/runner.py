@@ -61,13 +61,18 @@ class SpecRunner:
 
     def decode(self, batch: Batch) -> StepOutput:
         slots = batch.slots
-        self.table.mix = batch.mix
-        rows = self.table.rows(slots)
+        rows = self.table.begin(batch)
         proposal = self._propose(slots, rows, batch.bound)
         step = self._verify_step(slots, rows, proposal, batch.bound)
         features = self.target.forward(step)
         logits = self.target.logits(features.final_hidden)
-        outcome = sampler.verify(logits, proposal, rows.sampling, rows.committed + 1)
+        edited = logits if rows.editor is None else rows.editor.edited_rows(logits, proposal.tokens)
+        outcome = sampler.verify(edited, proposal, rows.sampling, rows.committed + 1)
+        logprobs = None
+        if batch.mix.logprobs is not None:
+            logprobs = sampler.step_logprobs(
+                logits, edited, outcome.emitted, rows.sampling, rows.processed, batch.mix.logprobs
+            )
         kept, finish = cut(
             outcome.emitted,
             outcome.accepted,
@@ -85,7 +90,7 @@ class SpecRunner:
         if self.proposer is not None:
             self.proposer.post_verify(step, features, verdict)
         finish = torch.where(rows.active, finish, 0)
-        return StepOutput(outcome.emitted, kept, proposal.counts, outcome.accepted, finish, failed)
+        return StepOutput(outcome.emitted, kept, proposal.counts, outcome.accepted, finish, failed, logprobs)
 
     @property
     def _taps(self) -> tuple[int, ...]:

@@ -104,7 +104,10 @@ class MTPProposer:
                 )[0]
             logits = self.network.logits(hidden)[None].float()
             decided = torch.tensor([position + 1 + draft])
-            tokens, candidates, q = self.chooser.choose(logits, decided, step.slots[index : index + 1])
+            before = torch.tensor([[int(token) for token, _, _ in chain]], dtype=torch.int64).reshape(1, -1)
+            tokens, candidates, q = self.chooser.choose(
+                logits, decided, step.slots[index : index + 1], before
+            )
             chain.append((tokens[0], _first(candidates), _first(q)))
         return chain
 

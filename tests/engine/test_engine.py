@@ -45,7 +45,7 @@ class CountingRuntime:
     vocabulary = 1000
 
     def __init__(self, slots: int, run: int = 2) -> None:
-        self.table = RequestTable(slots, torch.device("cpu"))
+        self.table = RequestTable(slots, 512, self.vocabulary, torch.device("cpu"))
         self.run = run
         self.chunks: list[tuple[int, int, int]] = []
         self.batches: list[list[int]] = []

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ft.reference.drafting import Chooser, DraftChooser
+from ft.reference.edits import RequestLaw
 from ft.reference.families.qwen3_5.cast import cast
 from ft.reference.families.qwen3_5.config import Config
 from ft.reference.families.qwen3_5.drafts import MTPDraft
@@ -23,7 +24,7 @@ from ft.reference.weights.safetensors import Checkpoint
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "hf"
 CASES = ("qwen3_5_dense", "qwen3_5_moe")
-GREEDY: Chooser = DraftChooser({slot: (Sampling(), 0) for slot in range(8)})
+GREEDY: Chooser = DraftChooser({slot: RequestLaw(Sampling(), 0) for slot in range(8)})
 
 
 @dataclass(frozen=True)

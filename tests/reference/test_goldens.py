@@ -26,7 +26,9 @@ class Replay:
     tokens: list[int]
     seen: list[Tensor] = field(default_factory=list)
 
-    def choose(self, logits: Tensor, positions: Tensor, slots: Tensor) -> tuple[Tensor, None, None]:
+    def choose(
+        self, logits: Tensor, positions: Tensor, slots: Tensor, drafted: Tensor
+    ) -> tuple[Tensor, None, None]:
         self.seen.append(logits[0])
         return torch.tensor([self.tokens[len(self.seen) - 1]]), None, None
 

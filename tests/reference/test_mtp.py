@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ft.reference.drafting import DraftChooser
+from ft.reference.edits import RequestLaw
 from ft.reference.families.qwen3_5.target import ReferenceTarget
 from ft.reference.loop import generate, prefill, step_of
 from ft.reference.proposers.mtp import MTPProposer
@@ -123,7 +124,9 @@ def test_the_chooser_is_asked_for_the_positions_after_the_pending_token(tiny: di
     asked: list[tuple[int, int]] = []
 
     class Recorder:
-        def choose(self, logits: Tensor, positions: Tensor, slots: Tensor) -> tuple[Tensor, None, None]:
+        def choose(
+            self, logits: Tensor, positions: Tensor, slots: Tensor, drafted: Tensor
+        ) -> tuple[Tensor, None, None]:
             asked.append((int(slots[0]), int(positions[0])))
             return logits.argmax(-1), None, None
 
@@ -217,7 +220,9 @@ def test_requests_with_other_counts_and_laws_share_a_proposal(tiny: dict[str, Pa
     model = load(tiny["dense"], torch.float32)
     target = model.target()
     drawn = Sampling(temperature=1.0, verification=Verification.REJECTION)
-    chooser = DraftChooser({0: (Sampling(), 0), 1: (drawn, 3), 2: (Sampling(), 0)})
+    chooser = DraftChooser(
+        {0: RequestLaw(Sampling(), 0), 1: RequestLaw(drawn, 3), 2: RequestLaw(Sampling(), 0)}
+    )
     proposer, plain = model.proposer(target, chooser), Request.start(model, tokens(9, 97, 0))
     for slot in (0, 1):
         prefill(target, proposer, tokens(9, 97, slot), 64, slot)
@@ -243,7 +248,7 @@ def test_the_text_with_drafts_is_the_text_without(
 
     def text(count: int) -> tuple[int, ...]:
         target = model.target()
-        proposer = model.proposer(target, DraftChooser({0: (sampling, 5)})) if count else None
+        proposer = model.proposer(target, DraftChooser({0: RequestLaw(sampling, 5)})) if count else None
         prompt = tokens(11, 97, seed=4)
         return generate(
             target, proposer, prompt, sampling, drafts=count, max_tokens=20, context=4096, chunk=64, seed=5

@@ -44,7 +44,7 @@ class Batch:
     def step(self) -> tuple[Tensor, Tensor]:
         """Drafts [B, k] and the emitted run [B, k+1]."""
         chosen = [
-            sampler.choose_drafts(self.near[:, row], self.positions + row, self.rows)
+            sampler.choose_drafts(self.near[:, row], self.positions + row, self.rows, self.positions)
             for row in range(ROWS - 1)
         ]
         tokens, candidates, q = (torch.stack(part, 1) for part in zip(*chosen, strict=True))

@@ -7,6 +7,7 @@ import pytest
 
 from ft.reference import loop
 from ft.reference.drafting import DraftChooser
+from ft.reference.edits import RequestLaw
 from ft.reference.loop import Generation, generate
 from ft.reference.proposers.oracle import OracleProposer
 from ft.reference.proposers.scripted import ScriptedProposer
@@ -57,7 +58,7 @@ def proposers(sampling: Sampling, prompt: tuple[int, ...] = PROMPT) -> dict[str,
     return {
         "oracle": OracleProposer({0: text}),
         "scripted": ScriptedProposer.of({0: text}, SCRIPT, 11),
-        "noisy": NoisyProposer(DraftChooser({0: (sampling, seed)}), 11),
+        "noisy": NoisyProposer(DraftChooser({0: RequestLaw(sampling, seed)}), 11),
     }
 
 
@@ -128,7 +129,7 @@ def test_cuts_fall_where_plain_decoding_ends(kind: str, drafts: int) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 100])
 def test_hooks_see_every_token_once(chunk: int) -> None:
-    proposer = NoisyProposer(DraftChooser({0: (SAMPLINGS["coupled"], 7)}), 11)
+    proposer = NoisyProposer(DraftChooser({0: RequestLaw(SAMPLINGS["coupled"], 7)}), 11)
     generation = decode(SAMPLINGS["coupled"], proposer, 3, chunk=chunk)
     text = [*PROMPT, *generation.tokens]
     assert proposer.prefilled == list(enumerate(text))[1 : len(PROMPT)]
@@ -143,7 +144,7 @@ def test_a_prompt_of_one_token_decodes() -> None:
 
 def test_rejection_repeats_with_its_seed_and_accepts_an_oracle_that_is_certain() -> None:
     sampling = replace(SAMPLINGS["coupled"], verification=Verification.REJECTION)
-    proposer = NoisyProposer(DraftChooser({0: (sampling, 7)}), 11)
+    proposer = NoisyProposer(DraftChooser({0: RequestLaw(sampling, 7)}), 11)
     first, again = decode(sampling, proposer, 3), decode(sampling, proposer, 3)
     assert first == again and any(accepted for _, accepted, _ in first.steps)
     other = decode(replace(sampling, seed=9), proposer, 3)

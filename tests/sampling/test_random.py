@@ -21,6 +21,7 @@ KNOWN = [
 
 SEEDS = [0, 1, 2**32, 2**63 + 12345, 2**64 - 1, 0x0123456789ABCDEF]
 POSITIONS = [0, 1, 7, 2**20, 2**31 + 5, 2**32 - 1]
+STEPS = [0, 1, 3, 2**19, 2**31, 2**32 - 2]
 
 
 def fast_philox(counter: tuple[int, ...], key: tuple[int, ...]) -> list[int]:
@@ -52,12 +53,16 @@ def test_known_answers_catch_a_missing_round(
 def test_uniforms_are_equal_bit_for_bit(stream: Stream) -> None:
     seeds = torch.tensor([signed(seed) for seed in SEEDS])
     positions = torch.tensor(POSITIONS)
-    got = fast.uniform(seeds, positions, stream)
-    for index, (seed, position) in enumerate(zip(SEEDS, POSITIONS, strict=True)):
-        want = reference.uniform(seed, position, stream)
-        assert torch.equal(got[index], want[0]) and got.dtype == want.dtype
-        wrong = reference.uniform(seed, position ^ 1, stream)
-        assert not torch.equal(got[index], wrong[0])
+    steps = torch.tensor(STEPS)
+    got = fast.uniform(seeds, positions, stream, steps)
+    for index, (seed, position, step) in enumerate(zip(SEEDS, POSITIONS, STEPS, strict=True)):
+        want = reference.uniform(seed, position, stream, step)
+        assert torch.equal(got[index], want) and got.dtype == want.dtype
+        for wrong in (
+            reference.uniform(seed, position ^ 1, stream, step),
+            reference.uniform(seed, position, stream, step ^ 1),
+        ):
+            assert not torch.equal(got[index], wrong)
 
 
 @pytest.mark.parametrize("vocabulary", [1, 3, 4, 5, 1025])
@@ -73,12 +78,13 @@ def test_gumbel_inputs_are_equal_bit_for_bit(vocabulary: int) -> None:
 
 def test_streams_positions_and_seeds_give_other_numbers() -> None:
     seen = {
-        float(reference.uniform(seed, position, stream)[0])
+        float(reference.uniform(seed, position, stream, step))
         for seed in (3, 3 + 2**32)
         for position in range(50)
         for stream in Stream
+        for step in (1, position + 1)
     }
-    assert len(seen) == 2 * 50 * len(Stream)
+    assert len(seen) == 2 * (50 * 2 - 1) * len(Stream)
 
 
 @pytest.mark.parametrize("word", [0, 1, 2**31, 2**32 - 200, 2**32 - 1])
@@ -86,8 +92,8 @@ def test_edges_of_the_ranges(word: int, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(reference, "words", lambda *_: np.array([word], dtype=np.uint32))
     monkeypatch.setattr(fast, "words", lambda *_: torch.tensor([[word]]))
     one = torch.tensor([0])
-    for u in (reference.uniform(0, 0, Stream.COIN), fast.uniform(one, one, Stream.COIN)):
-        assert 0.0 <= float(u[0]) < 1.0
+    for u in (reference.uniform(0, 0, Stream.COIN, 1), fast.uniform(one, one, Stream.COIN, one)[0]):
+        assert 0.0 <= float(u) < 1.0
     inside = reference.open_uniform(0, 0, Stream.COUPLED, 1)
     assert 0.0 < float(inside[0]) < 1.0
     assert torch.equal(fast.open_uniform(one, one, Stream.COUPLED, 1)[0], inside)
@@ -96,7 +102,8 @@ def test_edges_of_the_ranges(word: int, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_uniforms_are_uniform() -> None:
-    u = fast.uniform(torch.arange(200_000), torch.arange(200_000) % 1000, Stream.COIN)
+    positions = torch.arange(200_000) % 1000
+    u = fast.uniform(torch.arange(200_000), positions, Stream.COIN, positions)
     counts = torch.bincount((u * 16).long(), minlength=16).double()
     assert float(((counts - 12_500) ** 2 / 12_500).sum()) < 56.5
 

@@ -12,6 +12,7 @@ from ft.fast import sampler
 from ft.fast import verify as fast_verify
 from ft.fast.random import gumbel
 from ft.reference.drafting import CANDIDATES, DraftChooser, choose_draft
+from ft.reference.edits import RequestLaw
 from ft.reference.types import Proposal, Sampling, Verification
 from ft.reference.verify import verify
 
@@ -24,6 +25,7 @@ SAMPLINGS = [
     COUPLED,
     Sampling(temperature=1.5, min_p=0.02),
     Sampling(temperature=1.1, seed=4),
+    Sampling(temperature=1.2, verification=Verification.BLOCK),
 ]
 
 
@@ -38,7 +40,7 @@ def batch(seed: int, requests: int, drafts: int, vocabulary: int) -> tuple[Tenso
 def propose(draft_logits: Tensor, rows: sampler.SamplingRows, positions: Tensor, counts: Tensor) -> Proposal:
     """Drafts of every row from draft logits [B, k, V], as a proposer would choose them."""
     chosen = [
-        sampler.choose_drafts(draft_logits[:, row], positions + row, rows)
+        sampler.choose_drafts(draft_logits[:, row], positions + row, rows, positions)
         for row in range(draft_logits.shape[1])
     ]
     tokens, candidates, q = (torch.stack(part, 1) for part in zip(*chosen, strict=True))
@@ -65,7 +67,9 @@ def test_fast_verdicts_equal_the_references(
         count = int(counts[index])
         assert proposal.candidates is not None and proposal.q is not None
         for row in range(drafts):
-            choice = choose_draft(near[index, row], sampling, own, int(positions[index]) + row)
+            choice = choose_draft(
+                near[index, row], sampling, own, int(positions[index]) + row, int(positions[index])
+            )
             assert choice.token == int(proposal.tokens[index, row])
             if choice.candidates is not None and choice.q is not None:
                 torch.testing.assert_close(proposal.q[index, row], choice.q, atol=1e-6, rtol=0)
@@ -109,8 +113,8 @@ def test_rows_depend_on_no_neighbour() -> None:
 
 @pytest.mark.parametrize("vocabulary", [7, 1003, 4096])
 def test_laws_and_scores_have_the_same_bits_in_every_batch(vocabulary: int) -> None:
-    logits, _, _ = batch(3, 15, 1, vocabulary)
-    rows = sampler.SamplingRows.of(SAMPLINGS * 3, list(range(15)))
+    logits, _, _ = batch(3, 18, 1, vocabulary)
+    rows = sampler.SamplingRows.of(SAMPLINGS * 3, list(range(18)))
     together = sampler.law(logits[:, 1], rows)
     for index, sampling in enumerate(SAMPLINGS * 3):
         alone = sampler.law(logits[index : index + 1, 1], sampler.SamplingRows.of([sampling], [index]))
@@ -201,16 +205,17 @@ def test_logits_must_have_one_row_more_than_drafts() -> None:
 
 def test_the_chooser_gives_each_slot_its_own_parameters() -> None:
     _, near, _ = batch(2, 3, 1, 80)
-    chooser = DraftChooser({4: (GREEDY, 1), 2: (REJECTION, 2), 9: (COUPLED, 3)})
+    chooser = DraftChooser({4: RequestLaw(GREEDY, 1), 2: RequestLaw(REJECTION, 2), 9: RequestLaw(COUPLED, 3)})
     positions, slots = torch.tensor([5, 6, 7]), torch.tensor([2, 9, 4])
-    tokens, candidates, q = chooser.choose(near[:, 0], positions, slots)
+    none = torch.zeros(3, 0, dtype=torch.int64)
+    tokens, candidates, q = chooser.choose(near[:, 0], positions, slots, none)
     rows = sampler.SamplingRows.of([REJECTION, COUPLED, GREEDY], [2, 3, 1])
-    want = sampler.choose_drafts(near[:, 0], positions, rows)
+    want = sampler.choose_drafts(near[:, 0], positions, rows, positions)
     assert candidates is not None and q is not None and candidates.shape == q.shape
     assert candidates.shape == (3, min(CANDIDATES, near.shape[-1]))
     assert torch.equal(tokens, want[0])
     torch.testing.assert_close(q, want[2], atol=1e-6, rtol=0)
-    alone = chooser.choose(near[1:, 0], positions[1:], slots[1:])
+    alone = chooser.choose(near[1:, 0], positions[1:], slots[1:], none[1:])
     assert alone[1] is None and alone[2] is None and torch.equal(alone[0], tokens[1:])
 
 
@@ -228,13 +233,13 @@ def test_comparison_catches_a_coin_from_the_wrong_position(monkeypatch: pytest.M
 
 
 def test_work_in_parts_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits, near, counts = batch(6, 10, 5, 1003)
-    rows = sampler.SamplingRows.of(SAMPLINGS * 2, list(range(10)))
-    positions = torch.arange(10)
+    logits, near, counts = batch(6, 12, 5, 1003)
+    rows = sampler.SamplingRows.of(SAMPLINGS * 2, list(range(12)))
+    positions = torch.arange(12)
     proposal = propose(near, rows, positions, counts)
     whole = sampler.verify(logits, proposal, rows, positions)
     token, p, _ = fast_verify.decide_rows(logits, rows, positions[:, None] + torch.arange(6))
-    for elements in (1, 4 * 10 * 1003):
+    for elements in (1, 4 * 12 * 1003):
         monkeypatch.setattr(fast_verify, "ELEMENTS", elements)
         assert torch.equal(sampler.verify(logits, proposal, rows, positions).emitted, whole.emitted)
     for row in range(6):

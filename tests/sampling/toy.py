@@ -81,10 +81,11 @@ class NoisyProposer:
 
     def propose(self, step: Step, counts: Tensor) -> Proposal:
         start = int(step.positions[0, 0]) + 1
-        chosen = [
-            self.chooser.choose(self.table[start + row][None], torch.tensor([start + row]), step.slots)
-            for row in range(int(counts[0]))
-        ]
+        chosen: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
+        for row in range(int(counts[0])):
+            before = torch.tensor([[int(choice[0]) for choice in chosen]], dtype=torch.int64).reshape(1, -1)
+            place = torch.tensor([start + row])
+            chosen.append(self.chooser.choose(self.table[start + row][None], place, step.slots, before))
         tokens = torch.stack([choice[0] for choice in chosen], 1)
         candidates = [choice[1] for choice in chosen if choice[1] is not None]
         q = [choice[2] for choice in chosen if choice[2] is not None]

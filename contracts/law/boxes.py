@@ -1,29 +1,34 @@
 """Verifies as black boxes: the reference's, the fast one, and variants with a planted fault."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from ft.contracts.law.cases import VOCABULARY
+from ft.contracts.law.enumeration import Box, Paths
+from ft.contracts.law.exact import Setup
 from ft.fast import sampler
+from ft.fast.edit_table import EditTable
+from ft.fast.edits import Texts
+from ft.reference.edits import History, RequestLaw
 from ft.reference.types import Proposal, Sampling, Verification
 from ft.reference.verify import Uniforms, verify
 
-from .enumeration import Box, Paths
-from .exact import exact_law
 
-
-def reference_box(sampling: Sampling, told: bool = True) -> Box:
+def reference_box(setup: Setup, told: bool = True) -> Box:
     """The reference, request by request. told: whether it hears of q at all."""
+    law = RequestLaw(setup.sampling, 0, reference_history(setup))
 
     def box(paths: Paths, coins: Tensor, final: Tensor) -> Tensor:
         emitted = torch.full((len(coins), paths.width), -1)
         for index in range(len(coins)):
             count = int(paths.counts[index])
+            drafts = paths.drafts[index, :count].tolist()
             judged = verify(
-                paths.logits[index, : count + 1],
-                paths.drafts[index, :count].tolist(),
-                sampling,
+                law.rows(paths.logits[index, : count + 1], drafts),
+                drafts,
+                setup.sampling,
                 seed=0,
                 position=1,
                 candidates=paths.candidates[index] if told else None,
@@ -36,11 +41,64 @@ def reference_box(sampling: Sampling, told: bool = True) -> Box:
     return box
 
 
-def fast_box(sampling: Sampling, told: bool = True) -> Box:
+def reference_history(setup: Setup) -> History:
+    """The history of a setup; its grammar as masks."""
+
+    def allowed(output: tuple[int, ...]) -> Tensor:
+        assert setup.grammar is not None
+        return torch.tensor([token in setup.grammar(output) for token in range(VOCABULARY)])
+
+    grammar = None if setup.grammar is None else allowed
+    return History(setup.prompt, setup.output, setup.stop_ids, grammar)
+
+
+@dataclass(frozen=True)
+class SetupMasks:
+    """A setup's grammar as the engine's masks of one word, for N paths. Implements edits.MaskSource."""
+
+    setup: Setup
+
+    def row(self, drafts: Tensor) -> Tensor:
+        assert self.setup.grammar is not None
+        allowed = [self.setup.grammar((*self.setup.output, *before)) for before in drafts.tolist()]
+        return torch.tensor([[sum(1 << token for token in ids)] for ids in allowed], dtype=torch.int32)
+
+
+def editor_of(setup: Setup, requests: int, vocabulary: int) -> sampler.Editor:
+    """The engine's editor for copies of one request."""
+    table = EditTable(1, torch.device("cpu"))
+    table.admit(0, setup.sampling.edits)
+    slots = torch.zeros(requests, dtype=torch.int64)
+    known = (*setup.prompt, *setup.output)
+    stop_ids = torch.tensor([setup.stop_ids or (-1,)] * requests)
+    texts = Texts(
+        torch.tensor([[*known, 0]] * requests, dtype=torch.int32),
+        slots + len(known),
+        slots + len(setup.prompt),
+    )
+    masks = None if setup.grammar is None else SetupMasks(setup)
+    return sampler.Editor(table.rows(slots, stop_ids), texts, vocabulary, masks)
+
+
+def fast_box(setup: Setup, told: bool = True) -> Box:
     """The engine's verify, all paths in one launch."""
 
     def box(paths: Paths, coins: Tensor, final: Tensor) -> Tensor:
-        return run_fast(paths, [sampling] * len(coins), coins, final, told).emitted
+        editor = editor_of(setup, len(coins), paths.vocabulary)
+        paths = replace(paths, logits=editor.edited_rows(paths.logits, paths.drafts))
+        return run_fast(paths, [setup.sampling] * len(coins), coins, final, told).emitted
+
+    return box
+
+
+def padded_box(setup: Setup) -> Box:
+    """The fast verify on logits that are a slice of rows with huge values beyond the vocabulary."""
+
+    def box(paths: Paths, coins: Tensor, final: Tensor) -> Tensor:
+        wide = torch.full((*paths.logits.shape[:2], paths.vocabulary + 11), 1e9)
+        wide[..., : paths.vocabulary] = paths.logits
+        paths = replace(paths, logits=wide[..., : paths.vocabulary])
+        return run_fast(paths, [setup.sampling] * len(coins), coins, final).emitted
 
     return box
 
@@ -96,74 +154,3 @@ def spread_box(sampling: Sampling, live: list[int], vocabulary: int) -> Box:
         return back[run_fast(spread, [sampling] * len(coins), coins, final).emitted]
 
     return box
-
-
-FAULTS = (
-    "residual is p",
-    "q subtracted at the draft only",
-    "accept u < p(x), subtract q",
-    "q judged at 0.9 T",
-    "q judged at 0.99 T",
-    "bonus drawn from the row before",
-    "residual drawn from the row after",
-    "residual not clipped",
-    "equal candidates overwrite",
-)
-
-
-def faulty_box(sampling: Sampling, fault: str | None) -> Box:
-    """A plain batched verify of trusted rows with one planted fault; with None it is right."""
-    laws: dict[tuple[float, ...], list[float]] = {}
-
-    def law(row: Tensor) -> list[float]:
-        key = tuple(row.tolist())
-        if key not in laws:
-            laws[key] = exact_law(key, sampling)
-        return laws[key]
-
-    def box(paths: Paths, coins: Tensor, final: Tensor) -> Tensor:
-        p = torch.tensor([[law(row) for row in rows] for rows in paths.logits], dtype=torch.float64)
-        told = paths.q.double()
-        if fault in ("q judged at 0.9 T", "q judged at 0.99 T"):
-            told = told ** (1 / float(fault.split()[3]))
-        told = told / told.sum(-1, keepdim=True)
-        dense = torch.zeros_like(p[:, :-1])
-        if fault == "equal candidates overwrite":
-            q = dense.scatter(2, paths.candidates, told)
-        else:
-            q = dense.scatter_add(2, paths.candidates, told)
-        emitted = torch.full((len(coins), paths.width), -1)
-        for index in range(len(coins)):
-            run = one(p[index], q[index], paths.drafts[index].tolist(), coins[index], float(final[index]))
-            emitted[index, : len(run)] = torch.tensor(run)
-        return emitted
-
-    def one(p: Tensor, q: Tensor, drafts: list[int], coins: Tensor, final: float) -> list[int]:
-        accepted = len(drafts)
-        for row, draft in enumerate(drafts):
-            judge = 1.0 if fault == "accept u < p(x), subtract q" else float(q[row, draft])
-            if not float(coins[row]) * judge < float(p[row, draft]):
-                accepted = row
-                break
-        row = accepted
-        if accepted == len(drafts):
-            return drafts + [
-                inverse(p[row - 1 if fault == "bonus drawn from the row before" else row], final)
-            ]
-        mass = p[row + 1] if fault == "residual drawn from the row after" else p[row]
-        subtracted = q[row].clone()
-        if fault == "residual is p":
-            subtracted = torch.zeros_like(subtracted)
-        if fault == "q subtracted at the draft only":
-            subtracted[torch.arange(len(subtracted)) != drafts[row]] = 0
-        residual = mass - subtracted
-        residual = residual.abs() if fault == "residual not clipped" else residual.clamp(min=0)
-        return drafts[:row] + [inverse(residual if residual.sum() > 0 else p[row], final)]
-
-    return box
-
-
-def inverse(mass: Tensor, u: float) -> int:
-    """The first token whose cumulated mass exceeds u times the total."""
-    cdf = torch.cumsum(mass, 0)
-    return int((cdf <= u * cdf[-1]).sum())

@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ft.contracts.law.exact import exact_law
 from ft.fast import sampler, sampling
 from ft.reference import sampling as reference
 from ft.reference.types import Sampling, Verification
-
-from .exact import exact_law
 
 REJECTION = Verification.REJECTION
 

@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ft.reference.types import Sampling
-
-from .exact import exact_law
+from ft.contracts.law.exact import Setup
+from ft.reference.types import Verification
 
 LATTICE = 2**24
 GRID = 8
@@ -105,60 +104,58 @@ class Model:
                 weight *= share
         return drafts, len(columns), logits, candidates, q, np.float64(weight)
 
-    def target(self, length: int, sampling: Sampling) -> NDArray[np.float64]:
+    def target(self, length: int, setup: Setup) -> NDArray[np.float64]:
         """The law [V, ...] of the next `length` tokens, from the definition."""
         joint = np.ones((self.vocabulary,) * length)
         for prefix in itertools.chain.from_iterable(
             itertools.product(range(self.vocabulary), repeat=depth) for depth in range(length)
         ):
-            law = np.array(exact_law(self.logits(prefix).tolist(), sampling))
+            law = np.array(setup.law(self.logits(prefix).tolist(), prefix))
             joint[prefix] *= law.reshape(-1, *(1,) * (length - len(prefix) - 1))
         return joint
 
 
-def joint_laws(box: Box, paths: Paths, model: Model, sampling: Sampling) -> dict[int, NDArray[np.float64]]:
+def joint_laws(box: Box, paths: Paths, model: Model, setup: Setup) -> dict[int, NDArray[np.float64]]:
     """For each count, the joint law [V, ...] of k+1 tokens: the emitted run, continued by the target's law."""
-    accept = accept_measures(box, paths)
+    stops = stop_measures(accept_measures(box, paths), paths.counts.tolist(), setup.sampling.mode())
     width, vocabulary = paths.width, paths.vocabulary
     result = {int(count): np.zeros((vocabulary,) * width) for count in paths.counts}
     pairs, reach = [], []
     for path, count in enumerate(paths.counts.tolist()):
-        chance = float(paths.weight[path])
         for accepted in range(count + 1):
-            stop = 1.0 if accepted == count else 1.0 - accept[path, accepted]
-            if chance * stop > 0:
+            chance = float(paths.weight[path]) * stops[path, accepted]
+            if chance > 0:
                 pairs.append((path, accepted))
-                reach.append(chance * stop)
-            chance *= 1.0 if accepted == count else accept[path, accepted]
+                reach.append(chance)
     tokens = token_measures(box, paths, np.array(pairs))
     for (path, accepted), chance, measure in zip(pairs, reach, tokens, strict=True):
         drafts = paths.drafts[path, :accepted].tolist()
         for token in np.flatnonzero(measure):
             prefix = (*drafts, int(token))
-            rest = continuation(model, prefix, width, sampling)
+            rest = continuation(model, prefix, width, setup)
             result[int(paths.counts[path])][prefix] += chance * measure[token] * rest
     return result
 
 
 def continuation(
-    model: Model, prefix: tuple[int, ...], width: int, sampling: Sampling
+    model: Model, prefix: tuple[int, ...], width: int, setup: Setup
 ) -> NDArray[np.float64] | float:
     """The target's law of the tokens after `prefix` up to `width` tokens."""
     if len(prefix) == width:
         return 1.0
-    law = np.array(exact_law(model.logits(prefix).tolist(), sampling))
-    parts = [p * continuation(model, (*prefix, token), width, sampling) for token, p in enumerate(law)]
+    law = np.array(setup.law(model.logits(prefix).tolist(), prefix))
+    parts = [p * continuation(model, (*prefix, token), width, setup) for token, p in enumerate(law)]
     return np.stack(parts) if len(prefix) + 1 < width else np.array(parts)
 
 
 def accept_measures(box: Box, paths: Paths) -> NDArray[np.float64]:
-    """[N, k]: the measure of coins that accept draft i after drafts 0..i-1 were accepted by coins of 0."""
+    """[N, k]: the measure of coins that accept draft i when earlier coins are 0 and later ones reject."""
     drafts = paths.width - 1
     path, row = (part.reshape(-1) for part in np.indices((len(paths.counts), drafts)))
     low, high = np.zeros(len(path), np.int64), np.full(len(path), LATTICE)
     for _ in range(25):
         middle = np.minimum((low + high) // 2, LATTICE - 1)
-        coins = np.zeros((len(path), drafts), np.float32)
+        coins = coins_that_accept(row, drafts)
         coins[np.arange(len(path)), row] = middle / LATTICE
         emitted = box(paths.take(path), torch.from_numpy(coins), torch.full((len(path),), 0.5)).numpy()
         accepted = emitted[np.arange(len(path)), row + 1] != -1
@@ -168,13 +165,35 @@ def accept_measures(box: Box, paths: Paths) -> NDArray[np.float64]:
     return (low / LATTICE).reshape(-1, drafts)
 
 
+def coins_that_accept(count: NDArray[np.int64], drafts: int) -> NDArray[np.float32]:
+    """[N, k]: 0 for the first `count` drafts, the largest coin for the others."""
+    return np.where(np.arange(drafts) < count[:, None], 0.0, (LATTICE - 1) / LATTICE).astype(np.float32)
+
+
+def stop_measures(
+    accept: NDArray[np.float64], counts: Sequence[int], mode: Verification
+) -> NDArray[np.float64]:
+    """[N, k + 1]: the measure of coins that accept exactly n drafts, from those of each coin.
+
+    Token by token the first coin that fails decides; in block verification the last one that passes.
+    """
+    stops = np.zeros((len(counts), accept.shape[1] + 1))
+    for path, count in enumerate(counts):
+        passes = accept[path, :count]
+        for n in range(count + 1):
+            if mode == Verification.BLOCK:
+                stops[path, n] = (passes[n - 1] if n else 1.0) * np.prod(1.0 - passes[n:])
+            else:
+                stops[path, n] = np.prod(passes[:n]) * (1.0 - passes[n] if n < count else 1.0)
+    return stops
+
+
 def token_measures(box: Box, paths: Paths, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
     """[pairs, V]: the measure of each last token over the final uniform, for (path, accepted) pairs."""
 
     def tokens(pair: NDArray[np.int64], point: NDArray[np.int64]) -> NDArray[np.int64]:
         path, accepted = pairs[pair].T
-        columns = np.arange(paths.width - 1)
-        coins = np.where(columns == accepted[:, None], (LATTICE - 1) / LATTICE, 0.0).astype(np.float32)
+        coins = coins_that_accept(accepted, paths.width - 1)
         final = torch.from_numpy((point / LATTICE).astype(np.float32))
         emitted = box(paths.take(path), torch.from_numpy(coins), final).numpy()
         assert ((emitted != -1).sum(1) == accepted + 1).all(), "the run has another length than its coins say"

@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from ft.contracts.law.exact import CRITICAL_15, chi_square, exact_law
 from ft.fast import random, sampler
 from ft.fast import verify as fast_verify
 from ft.reference.types import Proposal, Sampling, Stream
-
-from .exact import CRITICAL_15, chi_square, exact_law
 
 COUPLED = Sampling(temperature=1.0, seed=0)
 
@@ -69,7 +68,7 @@ def drafted_statistic(uniforms: sampler.Uniforms | None, count: int) -> float:
     sampling = Sampling(temperature=1.0)
     rows = sampler.SamplingRows.of([sampling] * count, range(count))
     positions = torch.full((count,), 77)
-    tokens, candidates, q = sampler.choose_drafts(draft.expand(count, -1), positions, rows)
+    tokens, candidates, q = sampler.choose_drafts(draft.expand(count, -1), positions, rows, positions)
     proposal = Proposal(
         tokens[:, None], torch.ones(count, dtype=torch.int64), candidates[:, None], q[:, None]
     )
@@ -88,7 +87,8 @@ def test_a_draw_that_shares_the_drafts_number_is_caught(shared: str) -> None:
     count = 60_000
     seeds, positions = torch.arange(count), torch.full((count,), 77)
     coin, final, draft = (
-        random.uniform(seeds, positions, stream) for stream in (Stream.COIN, Stream.FINAL, Stream.DRAFT)
+        random.uniform(seeds, positions, stream, positions)
+        for stream in (Stream.COIN, Stream.FINAL, Stream.DRAFT)
     )
     uniforms = sampler.Uniforms(
         (draft if shared == "coin" else coin)[:, None], draft if shared == "final" else final
@@ -102,7 +102,7 @@ def accept_rate(shift: int) -> tuple[float, float]:
     draft = target + 0.5 * logits_of(16, 5)
     rows = sampler.SamplingRows.of([COUPLED] * count, range(count))
     positions = torch.arange(count) % 101
-    tokens, _, _ = sampler.choose_drafts(draft.expand(count, -1), positions + shift, rows)
+    tokens, _, _ = sampler.choose_drafts(draft.expand(count, -1), positions + shift, rows, positions + shift)
     proposal = Proposal(tokens[:, None], torch.ones(count, dtype=torch.int64))
     judged = sampler.verify(target.expand(count, 2, -1), proposal, rows, positions)
     laws = zip(exact_law(target.tolist(), COUPLED), exact_law(draft.tolist(), COUPLED), strict=True)

@@ -1,0 +1,1 @@
+"""The law of a verify: its definition in plain loops, and its exact integration over the random numbers."""
