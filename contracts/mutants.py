@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from ft.contracts.checks import drafts, rows, states, target, texts
+from ft.contracts.law_mutants import law_mutants
 from ft.contracts.matrix import folder_of, variants
 from ft.contracts.mutate import Mutant
 from ft.contracts.rig import Setting
@@ -418,3 +419,5 @@ MUTANTS = (
         REFERENCE_TEXT,
     ),
 )
+
+EVERY_MUTANT = (*MUTANTS, *law_mutants(on))

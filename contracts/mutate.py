@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from types import CodeType, FunctionType, ModuleType
 
 
@@ -91,6 +92,8 @@ def _member_functions(member: object) -> Iterator[tuple[str, FunctionType]]:
     candidates: list[object] = [member]
     if isinstance(member, property):
         candidates = [member.fget]
+    elif isinstance(member, cached_property):
+        candidates = [member.func]
     elif isinstance(member, staticmethod | classmethod):
         candidates = [member.__func__]
     for candidate in candidates:

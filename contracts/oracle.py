@@ -9,7 +9,7 @@ from ft.contracts.bench import Rows
 from ft.contracts.rig import Setting
 from ft.fast.request import Request
 from ft.reference.drafting import DraftChooser
-from ft.reference.edits import History, RequestLaw
+from ft.reference.edits import Allowed, History, RequestLaw
 from ft.reference.loop import Generation, generate, prefill
 from ft.reference.registry import family_named
 from ft.reference.types import Features, Proposal, Sampling, Step, Verdict
@@ -45,7 +45,9 @@ class ReferenceBench:
         prefill(self.target, self.proposer, prompt, max(1, len(prompt)), slot)
 
     @torch.inference_mode()
-    def generate(self, request: Request, drafts: int, context: int) -> Generation:
+    def generate(
+        self, request: Request, drafts: int, context: int, grammar: Allowed | None = None
+    ) -> Generation:
         """The request decoded by the loop that defines decoding. Its sampling must have a seed."""
         sampling = request.sampling
         self.target.reset(0)
@@ -62,6 +64,7 @@ class ReferenceBench:
             context=context,
             chunk=64,
             seed=sampling.seed or 0,
+            grammar=grammar,
             laws=self.requests,
         )
 

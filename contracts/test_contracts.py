@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ft.contracts.checks import drafts, refusals, rows, states, target, texts
+from ft.contracts.checks import drafts, laws, refusals, rows, states, target, texts
 from ft.contracts.matrix import Cell
 from ft.contracts.rig import Setting
 
@@ -26,6 +26,13 @@ STATES = (
 )
 OWN_BITS = ("float32", "bfloat16")
 """Dtypes of contracts that hold the engine against itself, bit by bit or token by token."""
+
+LAWS = (laws.check_edited_text, laws.check_counts_of_rejected_drafts, laws.check_grammar)
+PROMISES = (
+    laws.check_edits_hold,
+    laws.check_edits_leave_with_their_request,
+    laws.check_grammar_failure,
+)
 
 CUTS = (texts.check_stop_ids, texts.check_limits, texts.check_abort, texts.check_draft_limits)
 
@@ -95,3 +102,25 @@ def test_unheld_pages(cell: Cell) -> None:
 @pytest.mark.cells(proposers=("mtp",), drafts=(3,), dtypes=OWN_BITS)
 def test_rejection(cell: Cell) -> None:
     hold(texts.check_rejection_runs, cell)
+
+
+@pytest.mark.cells(drafts=(3,), dtypes=OWN_BITS)
+@pytest.mark.parametrize("check", LAWS, ids=named)
+def test_edits(cell: Cell, check: Check) -> None:
+    hold(check, cell)
+
+
+@pytest.mark.cells(drafts=(7,), dtypes=OWN_BITS)
+@pytest.mark.parametrize("check", PROMISES, ids=named)
+def test_edits_promise(cell: Cell, check: Check) -> None:
+    hold(check, cell)
+
+
+@pytest.mark.cells(drafts=(3,), dtypes=OWN_BITS)
+def test_logprobs(cell: Cell) -> None:
+    hold(laws.check_logprobs, cell)
+
+
+@pytest.mark.cells(proposers=("off", "mtp"))
+def test_block_verification(cell: Cell) -> None:
+    hold(laws.check_block, cell)

@@ -120,7 +120,11 @@ VERIFY_FAULTS = {
 def test_faults_planted_in_the_fast_verify_are_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     attribute, broken, case = VERIFY_FAULTS[name]
     monkeypatch.setattr(fast_verify, attribute, broken)
-    assert distance(fast, CASES[case], 2) >= WRONG
+    try:
+        found = distance(fast, CASES[case], 2)
+    except AssertionError:
+        return  # runs of other lengths than the coins say are caught before any law
+    assert found >= WRONG
 
 
 RIGHT_EDIT = Editor.edited

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ft.contracts.mutants import MUTANTS
+from ft.contracts.mutants import EVERY_MUTANT
 from ft.contracts.mutate import Mutant, applied
 
 NOT_A_FAULT = (NameError, AttributeError, TypeError, ImportError)
@@ -10,7 +10,7 @@ NOT_A_FAULT = (NameError, AttributeError, TypeError, ImportError)
 
 
 @pytest.mark.mutant
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+@pytest.mark.parametrize("mutant", EVERY_MUTANT, ids=lambda mutant: mutant.name.replace(" ", "-"))
 def test_mutant_is_killed(mutant: Mutant) -> None:
     with applied(mutant):
         try:
@@ -25,5 +25,5 @@ def test_mutant_is_killed(mutant: Mutant) -> None:
 @pytest.mark.mutant
 def test_the_contracts_of_the_mutants_hold_without_them() -> None:
     """A check that fails anyway would kill everything."""
-    for check in {id(mutant.check): mutant.check for mutant in MUTANTS}.values():
+    for check in {id(mutant.check): mutant.check for mutant in EVERY_MUTANT}.values():
         check()

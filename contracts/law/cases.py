@@ -73,6 +73,7 @@ TOKENWISE = {
     "NaN q in the second row": sampled(PLAIN, tell=without(1)),
     "negative q": sampled(PLAIN, tell=lambda r, q: q * torch.tensor([1.0, 1.0, -1.0])),
     "wrong total": sampled(PLAIN, tell=lambda r, q: q * 0.7),
+    "wrong shape, wrong total": sampled(PLAIN, tell=lambda r, q: q * torch.tensor([0.3, 1.0, 1.0])),
     "total trusted, then renormalised": sampled(PLAIN, tell=lambda r, q: q * (1 + 9e-5)),
     "greedy walk, sampled target": sampled(PLAIN, greedy_walk=True, tell=lambda r, q: q * torch.inf),
     "no q, sampled walk": sampled(PLAIN, told=False),
@@ -86,6 +87,7 @@ TOKENWISE = {
     "bad words": edited(Edits(bad_words=((2, 1), (1, 0, 3), (2, 2, 4)))),
     "grammar": edited(Edits(), grammar=no_repeats),
     "thinking budget": edited(Edits(thinking=ThinkingBudget(3, (4, 0)))),
+    "thinking may end by itself": edited(Edits(thinking=ThinkingBudget(3, (4, 0))), output=(2, 4)),
     "every edit": edited(EVERY_EDIT, FILTERED),
 }
 

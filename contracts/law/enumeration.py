@@ -117,7 +117,8 @@ class Model:
 
 def joint_laws(box: Box, paths: Paths, model: Model, setup: Setup) -> dict[int, NDArray[np.float64]]:
     """For each count, the joint law [V, ...] of k+1 tokens: the emitted run, continued by the target's law."""
-    stops = stop_measures(accept_measures(box, paths), paths.counts.tolist(), setup.sampling.mode())
+    mode = setup.sampling.mode()
+    stops = stop_measures(accept_measures(box, paths, mode), paths.counts.tolist(), mode)
     width, vocabulary = paths.width, paths.vocabulary
     result = {int(count): np.zeros((vocabulary,) * width) for count in paths.counts}
     pairs, reach = [], []
@@ -127,7 +128,7 @@ def joint_laws(box: Box, paths: Paths, model: Model, setup: Setup) -> dict[int, 
             if chance > 0:
                 pairs.append((path, accepted))
                 reach.append(chance)
-    tokens = token_measures(box, paths, np.array(pairs))
+    tokens = token_measures(box, paths, np.array(pairs), mode)
     for (path, accepted), chance, measure in zip(pairs, reach, tokens, strict=True):
         drafts = paths.drafts[path, :accepted].tolist()
         for token in np.flatnonzero(measure):
@@ -148,14 +149,14 @@ def continuation(
     return np.stack(parts) if len(prefix) + 1 < width else np.array(parts)
 
 
-def accept_measures(box: Box, paths: Paths) -> NDArray[np.float64]:
-    """[N, k]: the measure of coins that accept draft i when earlier coins are 0 and later ones reject."""
+def accept_measures(box: Box, paths: Paths, mode: Verification) -> NDArray[np.float64]:
+    """[N, k]: the measure of coins that accept draft i, the others being as `coins_that_accept` says."""
     drafts = paths.width - 1
     path, row = (part.reshape(-1) for part in np.indices((len(paths.counts), drafts)))
     low, high = np.zeros(len(path), np.int64), np.full(len(path), LATTICE)
     for _ in range(25):
         middle = np.minimum((low + high) // 2, LATTICE - 1)
-        coins = coins_that_accept(row, drafts)
+        coins = coins_that_accept(row, drafts, mode)
         coins[np.arange(len(path)), row] = middle / LATTICE
         emitted = box(paths.take(path), torch.from_numpy(coins), torch.full((len(path),), 0.5)).numpy()
         accepted = emitted[np.arange(len(path)), row + 1] != -1
@@ -165,9 +166,12 @@ def accept_measures(box: Box, paths: Paths) -> NDArray[np.float64]:
     return (low / LATTICE).reshape(-1, drafts)
 
 
-def coins_that_accept(count: NDArray[np.int64], drafts: int) -> NDArray[np.float32]:
-    """[N, k]: 0 for the first `count` drafts, the largest coin for the others."""
-    return np.where(np.arange(drafts) < count[:, None], 0.0, (LATTICE - 1) / LATTICE).astype(np.float32)
+def coins_that_accept(count: NDArray[np.int64], drafts: int, mode: Verification) -> NDArray[np.float32]:
+    """[N, k]: coins that accept `count` drafts: 0 for all of these token by token, for the last alone in block
+    verification, where the coins before it must not matter; the largest coin for the others."""
+    place, last = np.arange(drafts), count[:, None]
+    passes = place == last - 1 if mode == Verification.BLOCK else place < last
+    return np.where(passes, 0.0, (LATTICE - 1) / LATTICE).astype(np.float32)
 
 
 def stop_measures(
@@ -188,12 +192,14 @@ def stop_measures(
     return stops
 
 
-def token_measures(box: Box, paths: Paths, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
+def token_measures(
+    box: Box, paths: Paths, pairs: NDArray[np.int64], mode: Verification
+) -> NDArray[np.float64]:
     """[pairs, V]: the measure of each last token over the final uniform, for (path, accepted) pairs."""
 
     def tokens(pair: NDArray[np.int64], point: NDArray[np.int64]) -> NDArray[np.int64]:
         path, accepted = pairs[pair].T
-        coins = coins_that_accept(accepted, paths.width - 1)
+        coins = coins_that_accept(accepted, paths.width - 1, mode)
         final = torch.from_numpy((point / LATTICE).astype(np.float32))
         emitted = box(paths.take(path), torch.from_numpy(coins), final).numpy()
         assert ((emitted != -1).sum(1) == accepted + 1).all(), "the run has another length than its coins say"
