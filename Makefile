@@ -64,6 +64,7 @@ $(VENV)/.runtime: pyproject.toml $(VENV)/.torch
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	touch $@
 
-$(VENV)/.test: requirements/test.txt $(VENV)/.runtime
-	$(PIP) install -r requirements/test.txt
+# With torch for a GPU comes its Triton; without one Triton interprets the kernels, in the checks only.
+$(VENV)/.test: requirements/test.txt requirements/triton-cpu.txt $(VENV)/.runtime
+	$(PIP) install -r requirements/test.txt $(if $(GPU),,-r requirements/triton-cpu.txt)
 	touch $@
