@@ -56,6 +56,7 @@ class Cell:
             drafts=self.drafts,
             device=self.device,
             dtype=self.dtype,
+            backend=self.backend,
         )
 
 
@@ -108,14 +109,16 @@ def cells(
                         for device, dtype in places(dtypes):
                             if (device, dtype) == ("cpu", "bfloat16") and variant != variants()[0]:
                                 continue
-                            refusal = _refusal(variant, proposer)
+                            refusal = _refusal(variant, proposer, backend, device)
                             chosen.append(
                                 Cell(variant, proposer, k, cache_type, backend, device, dtype, refusal)
                             )
     return chosen
 
 
-def _refusal(variant: Variant, proposer: str) -> tuple[str, ...]:
+def _refusal(variant: Variant, proposer: str, backend: str, device: str) -> tuple[str, ...]:
+    if device not in BACKENDS[backend].devices:
+        return ("--device", device, f"backend {backend} does not support it")
     row = PROPOSERS.get(proposer)
     if row is not None and row.needs_mtp and not variant.has_mtp:
         return ("--speculative-algorithm", proposer, "no MTP layer")

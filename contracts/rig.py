@@ -32,6 +32,7 @@ class Setting:
     drafts: int = 0
     device: str = "cpu"
     dtype: str = "float32"
+    backend: str = "torch"
     requests: int = 5
     grid: int = 64
     page_size: int = 4
@@ -50,7 +51,7 @@ class Setting:
             draft_model=None,
             device=self.device,
             dtype=self.dtype,
-            backend="torch",
+            backend=self.backend,
             cache="naive",
             page_size=self.page_size,
             pages=pages,

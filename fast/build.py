@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ft.fast import sampler
 from ft.fast.backends.torch_ops import TorchOperations
 from ft.fast.caches.naive import NaiveCache
 from ft.fast.engine import Engine
@@ -38,6 +39,15 @@ def mtp_proposer(parts: Parts) -> SlottedProposer | None:
     return MTPProposer(network, parts.table, parts.plan.drafts, getattr(torch, parts.plan.dtype))
 
 
+def verify_of(backend: str) -> sampler.Verify:
+    """How the backend judges drafts. Triton is imported for its own backend only."""
+    if backend == "torch":
+        return sampler.verify
+    from ft.fast.backends.triton_verify import TritonVerify
+
+    return TritonVerify()
+
+
 def build(plan: Plan, proposer: Callable[[Parts], SlottedProposer | None] = mtp_proposer) -> Engine:
     """An engine for the plan. CheckpointError names the file and tensor that is missing or wrong."""
     device = torch.device(plan.device)
@@ -49,7 +59,12 @@ def build(plan: Plan, proposer: Callable[[Parts], SlottedProposer | None] = mtp_
         model = fast_family(plan.family).load(checkpoint, config, plan, TorchOperations(), pages)
         table = RequestTable(plan.max_running_requests, plan.context, model.target.vocabulary, device)
         runtime = SpecRunner(
-            model.target, proposer(Parts(plan, model, table)), table, plan.drafts, plan.context
+            model.target,
+            proposer(Parts(plan, model, table)),
+            table,
+            plan.drafts,
+            plan.context,
+            verify_of(plan.backend),
         )
     scheduler = Scheduler(
         NaiveCache(pages),

@@ -29,7 +29,7 @@ class CacheRow:
 @dataclass(frozen=True)
 class BackendRow:
     """row_invariant: keeps the rule of rows. one_batch_on: device kinds where every step has the largest
-    batch, since a smaller one would take other kernels."""
+    batch, since a smaller one would take other kernels. packages: what it needs beyond torch."""
 
     name: str
     devices: tuple[str, ...]
@@ -37,6 +37,7 @@ class BackendRow:
     page_sizes: tuple[int, ...]
     row_invariant: bool
     one_batch_on: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
 
 
 PROPOSERS = {
@@ -52,6 +53,15 @@ CACHES = {row.name: row for row in (CacheRow("naive", keeps_finished=False),)}
 BACKENDS = {
     row.name: row
     for row in (
+        BackendRow(
+            "triton",
+            devices=("cuda",),
+            dtypes=("float32", "bfloat16"),
+            page_sizes=(1, 4, 16, 64),
+            row_invariant=True,
+            one_batch_on=("cuda",),
+            packages=("triton",),
+        ),
         BackendRow(
             "torch",
             devices=("cpu", "cuda"),

@@ -86,6 +86,13 @@ def _backend(flags: Flags, choice: Choice, device: DeviceFacts) -> Iterator[Prob
     if row is None:
         yield from _known("--dtype", choice.dtype, DTYPE_BYTES)
         return
+    missing = [name for name in row.packages if name not in device.packages]
+    if missing and device.kind in row.devices:
+        yield Problem(
+            f"--attention-backend {row.name}",
+            f"it needs {', '.join(missing)}, which is not installed",
+            f"pip install {' '.join(missing)}, or choose torch",
+        )
     supported: tuple[tuple[str, object, Sequence[object]], ...] = (
         ("--device", device.kind, row.devices),
         ("--dtype", choice.dtype, row.dtypes),

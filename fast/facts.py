@@ -1,11 +1,13 @@
 """Reads what a plan needs to know of a checkpoint and a device. Nothing is loaded and no memory is taken."""
 
 import importlib
+import importlib.util
 import os
 from pathlib import Path
 
 import torch
 
+from ft.fast.capabilities import BACKENDS
 from ft.fast.inputs import CheckpointFacts, DeviceFacts, Flags
 from ft.fast.plan import Plan, resolve
 from ft.fast.refusal import Refusal, refuse
@@ -49,9 +51,9 @@ def read_device_facts(name: str | None = None) -> DeviceFacts:
     except RuntimeError as error:
         raise refuse(f"--device {wanted}", "torch knows no such device", "choose cpu or cuda") from error
     if device.type == "cpu":
-        return DeviceFacts("cpu", "cpu", free_host_bytes(HOST_MEMORY), f"{os.cpu_count()} cores")
+        return DeviceFacts("cpu", "cpu", free_host_bytes(HOST_MEMORY), f"{os.cpu_count()} cores", packages())
     if device.type != "cuda":
-        return DeviceFacts(device.type, wanted, 0)
+        return DeviceFacts(device.type, wanted, 0, packages=packages())
     count = torch.cuda.device_count()
     index = device.index or 0
     if index >= count:
@@ -60,7 +62,13 @@ def read_device_facts(name: str | None = None) -> DeviceFacts:
             f"--device {wanted}", limit, f"choose cuda:{count - 1} or lower" if count else "choose cpu"
         )
     free, _ = torch.cuda.mem_get_info(index)
-    return DeviceFacts("cuda", f"cuda:{index}", free, torch.cuda.get_device_name(index))
+    return DeviceFacts("cuda", f"cuda:{index}", free, torch.cuda.get_device_name(index), packages())
+
+
+def packages() -> frozenset[str]:
+    """Packages that backends need and this interpreter finds."""
+    needed = {name for row in BACKENDS.values() for name in row.packages}
+    return frozenset(name for name in needed if importlib.util.find_spec(name) is not None)
 
 
 def free_host_bytes(report: Path) -> int:

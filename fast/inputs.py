@@ -77,9 +77,13 @@ class CheckpointFacts:
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """kind: cpu or cuda. name: what torch calls the device, such as cuda:0. free_bytes: memory not in use."""
+    """kind: cpu or cuda. name: what torch calls the device, such as cuda:0. free_bytes: memory not in use.
+
+    packages: installed packages that some backend needs.
+    """
 
     kind: str
     name: str
     free_bytes: int
     product: str = ""
+    packages: frozenset[str] = frozenset()

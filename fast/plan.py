@@ -97,11 +97,15 @@ def resolve(flags: Flags, checkpoint: CheckpointFacts, device: DeviceFacts) -> P
 
 def choose(flags: Flags, device: DeviceFacts) -> Choice:
     """The flags' names, and for those left open the first row that fits the device."""
-    fitting = [row.name for row in BACKENDS.values() if device.kind in row.devices]
+    fitting = [
+        row.name
+        for row in BACKENDS.values()
+        if device.kind in row.devices and device.packages.issuperset(row.packages)
+    ]
     return Choice(
         algorithm=flags.speculative_algorithm,
         cache=flags.cache_type or next(iter(CACHES)),
-        backend=flags.attention_backend or next(iter(fitting or BACKENDS)),
+        backend=flags.attention_backend or next(iter(fitting), "torch"),
         dtype=flags.dtype or DEFAULT_DTYPE.get(device.kind, "float32"),
     )
 

@@ -22,7 +22,7 @@ SMALL = CheckpointFacts(
     mtp_layers=1, has_mtp=True, stored_bytes=2_200_000,
 )  # fmt: skip
 CPU = DeviceFacts("cpu", "cpu", 8 << 30)
-CUDA = DeviceFacts("cuda", "cuda:0", 100 << 30)
+CUDA = DeviceFacts("cuda", "cuda:0", 100 << 30, packages=frozenset({"triton"}))
 MTP = Flags(speculative_algorithm="mtp")
 
 
@@ -47,7 +47,7 @@ def test_everything_left_open_on_a_cpu() -> None:
 
 def test_everything_left_open_on_a_gpu() -> None:
     plan = resolve(MTP, SMALL, CUDA)
-    assert (plan.device, plan.dtype, plan.backend) == ("cuda:0", "bfloat16", "torch")
+    assert (plan.device, plan.dtype, plan.backend) == ("cuda:0", "bfloat16", "triton")
     assert (plan.algorithm, plan.drafts) == ("mtp", 3)
     assert plan.batch_sizes == (16,)
 
@@ -139,7 +139,11 @@ REFUSED = {
     ),
     "backend": (
         Flags(attention_backend="metal"), SMALL,
-        "--attention-backend metal: there is no such choice; choose from: torch",
+        "--attention-backend metal: there is no such choice; choose from: triton, torch",
+    ),
+    "backend of another device": (
+        Flags(attention_backend="triton"), SMALL,
+        "--device cpu: backend triton does not support it; choose from: cuda",
     ),
     "dtype": (
         Flags(dtype="float16"), SMALL,
@@ -193,6 +197,15 @@ def test_all_problems_come_at_once() -> None:
         "--speculative-num-steps", "--speculative-algorithm", "--cache-type", "--page-size",
         "--max-running-requests", "--memory-ratio", "--port",
     ]  # fmt: skip
+
+
+def test_a_backend_whose_package_is_missing_is_refused_and_not_chosen() -> None:
+    bare = replace(CUDA, packages=frozenset())
+    assert resolve(Flags(), SMALL, bare).backend == "torch"
+    (line,) = refusal(Flags(attention_backend="triton"), device=bare)
+    assert line == (
+        "--attention-backend triton: it needs triton, which is not installed; pip install triton, or choose torch"
+    )
 
 
 def test_an_unknown_device_kind_is_refused() -> None:

@@ -26,6 +26,7 @@ class SpecRunner:
         table: RequestTable,
         drafts: int,
         context: int,
+        verify: sampler.Verify = sampler.verify,
     ) -> None:
         if (proposer is None) != (drafts == 0):
             raise ValueError(f"k = {drafts} needs {'a' if drafts else 'no'} proposer")
@@ -34,6 +35,7 @@ class SpecRunner:
         self.table = table
         self.drafts = drafts
         self.context = context
+        self._verify = verify
         self._rows = torch.arange(drafts + 1, device=table.device)
 
     @property
@@ -67,7 +69,7 @@ class SpecRunner:
         features = self.target.forward(step)
         logits = self.target.logits(features.final_hidden)
         edited = logits if rows.editor is None else rows.editor.edited_rows(logits, proposal.tokens)
-        outcome = sampler.verify(edited, proposal, rows.sampling, rows.committed + 1)
+        outcome = self._verify(edited, proposal, rows.sampling, rows.committed + 1)
         logprobs = None
         if batch.mix.logprobs is not None:
             logprobs = sampler.step_logprobs(
