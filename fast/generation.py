@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ft.fast.request import FinishReason, Request, Update
+from ft.fast.request import FinishReason, Request, TokenLogprobs, Update
 from ft.fast.tally import Tally, tally
 from ft.fast.text.stream import TextStream
 
@@ -38,7 +38,7 @@ class Completion:
     """A finished request. token_ids: all that was generated, a stop id included; text: without it.
 
     tally: steps, and acceptance by position as the verify judged it, before any cut. error: why the engine
-    failed, with finish_reason ERROR.
+    failed, with finish_reason ERROR. logprobs: one a token, where asked for.
     """
 
     text: str
@@ -47,6 +47,7 @@ class Completion:
     usage: Usage
     tally: Tally
     error: str | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,12 @@ class Generation:
             text, stopped = text + last.text, last.stopped
         failed = update.finish in (FinishReason.ERROR, FinishReason.ABORT)
         finish = FinishReason.STOP if stopped and not failed else update.finish
-        cut = replace(update, tokens=update.tokens[: piece.tokens], finish=finish)
+        cut = replace(
+            update,
+            tokens=update.tokens[: piece.tokens],
+            logprobs=update.logprobs[: piece.tokens],
+            finish=finish,
+        )
         self.updates.append(cut)
         self._shown.append(text)
         if finish is not None:
@@ -104,6 +110,7 @@ class Generation:
             usage=usage(len(self.request.prompt), self.updates),
             tally=tally(self.updates, self._seconds),
             error=self.updates[-1].error,
+            logprobs=tuple(one for update in self.updates for one in update.logprobs),
         )
 
 

@@ -4,16 +4,21 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
-from ft.fast import validate
+from ft.fast import validate, validate_edits
 from ft.fast.generation import Completion, Delta, Generation
 from ft.fast.request import EngineLike, Request
+from ft.fast.table import STOP_IDS
+from ft.fast.text.grammar import GrammarCompiler, GrammarError, GrammarSpec, Matcher
 from ft.fast.text.stream import TextStream
 from ft.fast.text.tokenizer import Tokenizer
 from ft.fast.validate import Options
 
 Prompt = str | Sequence[int]
+KEPT_COMPILERS = 4
+"""Sets of stop ids whose grammar compilers are kept."""
 
 
 class LLM:
@@ -47,6 +52,8 @@ class LLM:
         self.engine, self.tokenizer = engine, tokenizer
         self.context, self.vocabulary = context, vocabulary
         self._numbers = count()
+        self._compilers: dict[tuple[int, ...], GrammarCompiler] = {}
+        self._compiling = Lock()
         self._active: dict[str, tuple[Generation, deque[Delta]]] = {}
 
     def prepare(self, request_id: str, prompt: Prompt, options: Options, plain: bool = True) -> Generation:
@@ -60,17 +67,51 @@ class LLM:
             raise validate.ParameterError("prompt", "cannot be encoded", str(error)) from error
         if not isinstance(ids, Sequence):
             raise validate.ParameterError("prompt", f"is {ids!r}", "it must be a text or a list of token ids")
-        stop = validate.stop_strings(options.stop)
-        stop_ids = () if options.ignore_eos else self.tokenizer.stop_ids
+        checked = validate.prompt(ids, self.context, self.vocabulary)
+        stop_ids = self._stop_ids(options)
+        edits = validate_edits.edits(options, self.tokenizer, checked, self.vocabulary)
+        validate.compatible(options, validate_edits.thinks(self.tokenizer, checked))
+        logprobs, processed = validate.logprobs(options, self.vocabulary)
         request = Request(
             id=request_id,
-            prompt=validate.prompt(ids, self.context, self.vocabulary),
+            prompt=checked,
             max_tokens=validate.max_tokens(options.max_tokens, self.context),
-            sampling=validate.sampling(options, self.vocabulary),
+            sampling=validate.sampling(options, self.vocabulary, edits),
             stop_ids=stop_ids,
             drafts=None if options.speculative else 0,
+            logprobs=logprobs,
+            processed_logprobs=processed,
+            grammar=None if options.grammar is None else self._matcher(options.grammar, stop_ids),
         )
+        stop = validate.stop_strings(options.stop)
         return Generation(request, TextStream(self.tokenizer, stop, stop_ids))
+
+    def _stop_ids(self, options: Options) -> tuple[int, ...]:
+        """The checkpoint's, unless they are to be ignored, and those of the request."""
+        own = () if options.ignore_eos else self.tokenizer.stop_ids
+        more = validate_edits.token_ids("stop_token_ids", options.stop_token_ids, self.vocabulary)
+        found = tuple(dict.fromkeys((*own, *more)))
+        if len(found) > STOP_IDS:
+            limit = f"at most {STOP_IDS} are matched, the checkpoint's own {len(own)} included"
+            raise validate.ParameterError("stop_token_ids", f"makes {len(found)} stop ids", limit)
+        return found
+
+    def _matcher(self, spec: GrammarSpec, stop_ids: tuple[int, ...]) -> Matcher:
+        """A fresh matcher. ParameterError for a grammar that cannot be used."""
+        try:
+            with self._compiling:
+                if stop_ids not in self._compilers:
+                    if self.tokenizer.file is None:
+                        raise GrammarError("the tokenizer was not read from a file")
+                    self._compilers[stop_ids] = GrammarCompiler(
+                        self.tokenizer.file, self.vocabulary, stop_ids
+                    )
+                    while len(self._compilers) > KEPT_COMPILERS:
+                        self._compilers.pop(next(iter(self._compilers)))
+                compiler = self._compilers[stop_ids]
+            return compiler.matcher(spec)
+        except GrammarError as error:
+            raise validate.ParameterError("response_format", "cannot be used", str(error)) from error
 
     def generate(
         self, prompts: str | Sequence[str] | Sequence[Sequence[int]], **options: Any
@@ -138,7 +179,7 @@ class LLM:
 
 
 def load(model: Path | None, flags: dict[str, Any]) -> tuple[EngineLike, Tokenizer, int, int]:
-    """Engine, tokenizer, context and vocabulary for the flags; torch and the kernels are imported here."""
+    """Engine, tokenizer, context and vocabulary for the flags."""
     from ft.fast.build import build
     from ft.fast.facts import make_plan
     from ft.fast.inputs import Flags

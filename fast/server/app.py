@@ -116,17 +116,18 @@ def create_app(llm: LLM, served_name: str, api_key: str | None = None) -> FastAP
 
 def text_routes(service: Service) -> APIRouter:
     """What OpenAI clients call."""
+    piece = service.llm.tokenizer.piece
     router = APIRouter(prefix="/v1", dependencies=[Depends(service.check_key)])
     card = {"id": service.name, "object": "model", "created": int(time.time()), "owned_by": "ft"}
     card["max_model_len"] = service.llm.context
 
     @router.post("/completions")
     async def completions(request: Request) -> Response:
-        return await service.answer(request, CompletionParameters, TextReply(service.name))
+        return await service.answer(request, CompletionParameters, TextReply(service.name, piece))
 
     @router.post("/chat/completions")
     async def chat_completions(request: Request) -> Response:
-        return await service.answer(request, ChatParameters, ChatReply(service.name))
+        return await service.answer(request, ChatParameters, ChatReply(service.name, piece))
 
     @router.get("/models")
     async def models() -> Response:

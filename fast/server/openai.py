@@ -3,6 +3,8 @@
 A parameter that is not supported is refused unless its value asks for nothing. null counts as not given.
 """
 
+import reprlib
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -11,6 +13,7 @@ from ft.fast import validate
 from ft.fast.generation import Generation
 from ft.fast.llm import LLM, Prompt
 from ft.fast.server.errors import ApiError
+from ft.fast.text.grammar import GrammarKind, GrammarSpec
 from ft.fast.validate import Options, ParameterError
 
 IGNORED = frozenset(
@@ -29,17 +32,8 @@ IGNORED = frozenset(
 """Parameters that cannot change the output."""
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
     "echo": (False,),
-    "logprobs": (False,),
-    "top_logprobs": (),
-    "logit_bias": ({},),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
     "suffix": ("",),
-    "response_format": ({"type": "text"},),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
@@ -51,6 +45,21 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }
 """Parameters that are not supported, with the values that ask for nothing."""
+
+LAW = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+)
+"""Parameters that the checkpoint may have defaults for."""
+
+MAX_CHOICES = 16
+MAX_COMPLETION_LOGPROBS = 5
+"""OpenAI's limit for /v1/completions."""
 
 COMPLETION_MAX_TOKENS = 16
 """What /v1/completions generates when max_tokens is not given."""
@@ -66,7 +75,7 @@ class StreamOptions(BaseModel):
 class Parameters(BaseModel):
     """Parameters of both endpoints; None where the checkpoint's default or the server's applies.
 
-    Beyond OpenAI's: top_k, min_p, ignore_eos, and speculative, which set to false turns drafts off.
+    Beyond OpenAI's: those from top_k on. speculative set to false turns drafts off.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -77,11 +86,25 @@ class Parameters(BaseModel):
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] = {}
     seed: int | None = None
     stop: str | list[str] = []
+    n: int = 1
+    best_of: int | None = None
+    response_format: dict[str, Any] | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
     ignore_eos: bool = False
+    stop_token_ids: list[int] = []
+    min_tokens: int = 0
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] = []
+    thinking_token_budget: int | None = None
+    verification: str | None = None
+    logprobs_mode: str = "raw"
     speculative: bool = True
 
     @property
@@ -91,7 +114,7 @@ class Parameters(BaseModel):
     def options(self, defaults: dict[str, float], max_tokens: int | None) -> Options:
         """The options of one request; defaults: sampling parameters of the checkpoint by name."""
         law: dict[str, Any] = {"temperature": 1.0, **defaults}
-        for name in ("temperature", "top_p", "top_k", "min_p"):
+        for name in LAW:
             if getattr(self, name) is not None:
                 law[name] = getattr(self, name)
         return Options(
@@ -100,14 +123,47 @@ class Parameters(BaseModel):
             stop=self.stop,
             ignore_eos=self.ignore_eos,
             speculative=self.speculative,
+            stop_token_ids=self.stop_token_ids,
+            logit_bias=bias_of(self.logit_bias),
+            allowed_token_ids=self.allowed_token_ids,
+            min_tokens=self.min_tokens,
+            bad_words=self.bad_words,
+            thinking_token_budget=self.thinking_token_budget,
+            verification=self.verification,
+            logprobs=self.report,
+            logprobs_mode=self.logprobs_mode,
+            grammar=grammar_of(self.response_format),
             **law,
         )
+
+    @property
+    def report(self) -> int | None:
+        """Likeliest tokens to report beside each emitted one; None for no report."""
+        raise NotImplementedError
+
+    def choices(self, options: Options) -> list[Options]:
+        """The options of each of the n choices: with a seed, choice j takes seed + j."""
+        if not 1 <= self.n <= MAX_CHOICES:
+            raise validate.outside("n", self.n, f"from 1 to {MAX_CHOICES}")
+        if self.best_of not in (None, self.n):
+            raise validate.outside("best_of", self.best_of, f"n, which is {self.n}: no choice is left out")
+        if options.seed is None:
+            return [options] * self.n
+        seeds = [validate.next_seed(options.seed, choice) for choice in range(self.n)]
+        return [replace(options, seed=seed) for seed in seeds]
 
 
 class CompletionParameters(Parameters):
     """Body of /v1/completions."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
+    logprobs: int | None = None
+
+    @property
+    def report(self) -> int | None:
+        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_COMPLETION_LOGPROBS:
+            raise validate.outside("logprobs", self.logprobs, f"from 0 to {MAX_COMPLETION_LOGPROBS}")
+        return self.logprobs
 
     def prompts(self) -> list[Prompt]:
         """One entry a choice. ApiError when there is none."""
@@ -125,8 +181,11 @@ class CompletionParameters(Parameters):
         """The generations of the request. ParameterError names what is out of range."""
         limit = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         options = self.options(dict(llm.tokenizer.settings.sampling), limit)
-        prompts = self.prompts()
-        return [llm.prepare(f"{request_id}-{n}", prompt, options) for n, prompt in enumerate(prompts)]
+        wanted = [(prompt, choice) for prompt in self.prompts() for choice in self.choices(options)]
+        return [
+            llm.prepare(f"{request_id}-{index}", prompt, choice)
+            for index, (prompt, choice) in enumerate(wanted)
+        ]
 
 
 class ChatParameters(Parameters):
@@ -135,9 +194,21 @@ class ChatParameters(Parameters):
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
     chat_template_kwargs: dict[str, Any] = {}
+    logprobs: bool = False
+    top_logprobs: int | None = None
+
+    @property
+    def report(self) -> int | None:
+        if self.logprobs:
+            return self.top_logprobs or 0
+        if self.top_logprobs is not None:
+            raise ParameterError(
+                "top_logprobs", f"is {self.top_logprobs}", "it needs logprobs set to true beside it"
+            )
+        return None
 
     def prepare(self, llm: LLM, request_id: str) -> list[Generation]:
-        """The one generation of the request. ParameterError names what is out of range."""
+        """The generations of the request, one a choice. ParameterError names what is out of range."""
         limit = self.max_tokens
         if self.max_completion_tokens is not None:
             limit = validate.max_tokens(self.max_completion_tokens, llm.context, "max_completion_tokens")
@@ -150,10 +221,40 @@ class ChatParameters(Parameters):
         except ValueError as error:
             raise ApiError(400, str(error), "messages") from error
         try:
-            return [llm.prepare(request_id, prompt, options, plain=False)]
+            return [
+                llm.prepare(f"{request_id}-{index}", prompt, choice, plain=False)
+                for index, choice in enumerate(self.choices(options))
+            ]
         except ParameterError as error:
-            parameter = "messages" if error.parameter == "prompt" else error.parameter
+            names = {"prompt": "messages", "logprobs": "top_logprobs"}
+            parameter = names.get(error.parameter, error.parameter)
             raise ApiError(400, str(error), parameter, error.code) from error
+
+
+def bias_of(given: dict[str, float]) -> dict[int, float]:
+    """logit_bias by token id; JSON spells the ids as strings."""
+    wrong = next((name for name in given if not (name.isascii() and name.isdigit())), None)
+    if wrong is not None:
+        raise ParameterError("logit_bias", f"has the key {wrong!r}", "keys are token ids in decimal")
+    return {int(name): addend for name, addend in given.items()}
+
+
+def grammar_of(form: dict[str, Any] | None) -> GrammarSpec | None:
+    """What response_format asks for; None for plain text."""
+    match form:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return GrammarSpec(GrammarKind.JSON_OBJECT)
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return GrammarSpec.schema(schema)
+        case {"type": "regex", "regex": str(pattern)}:
+            return GrammarSpec(GrammarKind.REGEX, pattern)
+    allowed = (
+        'it must be {"type": "text"}, {"type": "json_object"}, {"type": "json_schema", "json_schema": {"schema": {...}}} '
+        'or {"type": "regex", "regex": "..."}'
+    )
+    raise ParameterError("response_format", f"is {reprlib.repr(form)}", allowed)
 
 
 Parsed = CompletionParameters | ChatParameters

@@ -5,33 +5,38 @@ Beyond OpenAI's fields, `ft` beside `usage` tells the steps, the tokens a step a
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ft.fast.generation import Completion, Usage
-from ft.fast.request import FinishReason
+from ft.fast.request import FinishReason, TokenLogprobs
+
+LEAST_LOGPROB = -9999.0
 
 
 class Reply:
-    """Shapes of one HTTP answer. Subclasses fill in the choices."""
+    """Shapes of one HTTP answer. Subclasses fill in the choices. piece: the bytes of a token."""
 
     prefix: str
     whole_object: str
     chunk_object: str
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, piece: Callable[[int], bytes]) -> None:
         self.id = f"{self.prefix}-{uuid.uuid4().hex}"
         self.model = model
         self.created = int(time.time())
+        self.piece = piece
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         """The answer to a request that does not stream."""
         choices = [self.choice(index, completion) for index, completion in enumerate(completions)]
         return self._object(self.whole_object, choices) | counts(completions)
 
-    def chunk(self, index: int, text: str, finish: FinishReason | None) -> dict[str, Any]:
+    def chunk(
+        self, index: int, text: str, finish: FinishReason | None, logprobs: Sequence[TokenLogprobs] = ()
+    ) -> dict[str, Any]:
         """New text of one choice, or its end."""
-        return self._object(self.chunk_object, [self.part(index, text, finish)])
+        return self._object(self.chunk_object, [self.part(index, text, finish, logprobs)])
 
     def opening(self, index: int) -> list[dict[str, Any]]:
         """Chunks before the first text of a choice."""
@@ -44,7 +49,9 @@ class Reply:
     def choice(self, index: int, completion: Completion) -> dict[str, Any]:
         raise NotImplementedError
 
-    def part(self, index: int, text: str, finish: FinishReason | None) -> dict[str, Any]:
+    def part(
+        self, index: int, text: str, finish: FinishReason | None, logprobs: Sequence[TokenLogprobs]
+    ) -> dict[str, Any]:
         raise NotImplementedError
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -63,11 +70,44 @@ class TextReply(Reply):
     prefix = "cmpl"
     whole_object = chunk_object = "text_completion"
 
-    def choice(self, index: int, completion: Completion) -> dict[str, Any]:
-        return self.part(index, completion.text, completion.finish_reason)
+    def __init__(self, model: str, piece: Callable[[int], bytes]) -> None:
+        super().__init__(model, piece)
+        self._offsets: dict[int, int] = {}
 
-    def part(self, index: int, text: str, finish: FinishReason | None) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
+    def choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        return self.part(index, completion.text, completion.finish_reason, completion.logprobs)
+
+    def part(
+        self, index: int, text: str, finish: FinishReason | None, logprobs: Sequence[TokenLogprobs]
+    ) -> dict[str, Any]:
+        reported = self._logprobs(index, logprobs) if logprobs else None
+        return {"index": index, "text": text, "logprobs": reported, "finish_reason": finish}
+
+    def _logprobs(self, index: int, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        """Lists, one entry a token; text_offset counts characters from the start of the choice's text."""
+        tokens, offsets = [], []
+        place = self._offsets.get(index, 0)
+        for one in logprobs:
+            tokens.append(self._spelled(one.token))
+            offsets.append(place)
+            place += len(self.piece(one.token).decode("utf-8", "replace"))
+        self._offsets[index] = place
+        return {
+            "tokens": tokens,
+            "token_logprobs": [finite(one.logprob) for one in logprobs],
+            "top_logprobs": [
+                {self._spelled(token): finite(value) for token, value in one.top} for one in logprobs
+            ],
+            "text_offset": offsets,
+        }
+
+    def _spelled(self, token: int) -> str:
+        """The text of a token; its bytes where they are no text, so that no two tokens look the same."""
+        piece = self.piece(token)
+        try:
+            return piece.decode() or f"token:{token}"
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
 class ChatReply(Reply):
@@ -81,16 +121,46 @@ class ChatReply(Reply):
         return [self._object(self.chunk_object, [_delta(index, {"role": "assistant", "content": ""}, None)])]
 
     def choice(self, index: int, completion: Completion) -> dict[str, Any]:
-        message = {"role": "assistant", "content": completion.text, "refusal": None}
-        finish = completion.finish_reason
-        return {"index": index, "message": message, "logprobs": None, "finish_reason": finish}
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": completion.text, "refusal": None},
+            "logprobs": self._logprobs(completion.logprobs),
+            "finish_reason": completion.finish_reason,
+        }
 
-    def part(self, index: int, text: str, finish: FinishReason | None) -> dict[str, Any]:
-        return _delta(index, {"content": text} if text else {}, finish)
+    def part(
+        self, index: int, text: str, finish: FinishReason | None, logprobs: Sequence[TokenLogprobs]
+    ) -> dict[str, Any]:
+        return _delta(index, {"content": text} if text else {}, finish, self._logprobs(logprobs))
+
+    def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
+        if not logprobs:
+            return None
+        content = [
+            self._entry(one.token, one.logprob)
+            | {"top_logprobs": [self._entry(token, value) for token, value in one.top]}
+            for one in logprobs
+        ]
+        return {"content": content, "refusal": None}
+
+    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+        piece = self.piece(token)
+        return {
+            "token": piece.decode("utf-8", "replace"),
+            "logprob": finite(logprob),
+            "bytes": list(piece),
+        }
 
 
-def _delta(index: int, delta: dict[str, str], finish: FinishReason | None) -> dict[str, Any]:
-    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+def finite(logprob: float) -> float:
+    """JSON has no infinity; clients know this number for it."""
+    return max(logprob, LEAST_LOGPROB)
+
+
+def _delta(
+    index: int, delta: dict[str, str], finish: FinishReason | None, logprobs: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
 
 
 def counts(completions: Sequence[Completion]) -> dict[str, Any]:

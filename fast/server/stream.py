@@ -45,8 +45,9 @@ async def body(
 
 
 def chunks(reply: Reply, index: int, delta: Delta) -> list[dict[str, Any]]:
-    """The chunks of one delta: its text when there is any, and the end in a chunk of its own."""
-    found = [reply.chunk(index, delta.text, None)] if delta.text else []
+    """The chunks of one delta: its text and log probabilities where there are any, and the end in a chunk of its own."""
+    logprobs = delta.update.logprobs
+    found = [reply.chunk(index, delta.text, None, logprobs)] if delta.text or logprobs else []
     if delta.finish is not None:
         found.append(reply.chunk(index, "", delta.finish))
     return found

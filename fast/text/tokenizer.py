@@ -11,7 +11,7 @@ import tokenizers
 from ft.fast.text.chat import ChatTemplate
 from ft.fast.text.pieces import pieces_of
 
-SAMPLING_DEFAULTS = ("temperature", "top_k", "top_p", "min_p")
+SAMPLING_DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 ADDED_TO_TEMPLATES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -36,9 +36,11 @@ class Settings:
 class Tokenizer:
     """Stateless after construction, and safe to call from several threads."""
 
-    def __init__(self, inner: tokenizers.Tokenizer, settings: Settings) -> None:
-        """ValueError when the decoder is of a kind that cannot be taken apart by token."""
+    def __init__(self, inner: tokenizers.Tokenizer, settings: Settings, file: Path | None = None) -> None:
+        """file: the tokenizer.json it was read from. ValueError when the decoder is of a kind that cannot be taken
+        apart by token."""
         self.settings = settings
+        self.file = file
         self._inner = inner
         decoder = inner.decoder
         self._spell = pieces_of(None if decoder is None else json.loads(decoder.__getstate__()))
@@ -67,7 +69,7 @@ class Tokenizer:
             chat=_chat(folder, config),
         )
         try:
-            return cls(inner, settings)
+            return cls(inner, settings, path)
         except ValueError as error:
             raise TokenizerError(f"{path}: {error}") from error
 
@@ -79,6 +81,11 @@ class Tokenizer:
     @property
     def stop_ids(self) -> tuple[int, ...]:
         return self.settings.stop_ids
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token by its spelling."""
+        found: int | None = self._inner.token_to_id(token)
+        return found
 
     def encode(self, text: str, plain: bool = True) -> list[int]:
         """Ids of a text. plain: add what starts a document; a rendered chat has it already.

@@ -15,7 +15,7 @@ from ft.fast.server.session import Session
 from ft.fast.server.stats import Stats
 from ft.fast.validate import Options
 
-from .fake import FakeEngine, make_llm
+from .fake import TOKENIZER, FakeEngine, make_llm
 
 
 def generations() -> list[Generation]:
@@ -72,7 +72,7 @@ def test_a_stream_that_ends_early_aborts_its_requests(read: int) -> None:
         aborted: list[str] = []
         session = Session(generations(), aborted.append)
         delta = session.generations[1].take(Update("second", (64, 65)))
-        body = stream.body(session, (1, delta), failing(delta), TextReply("m"), False)
+        body = stream.body(session, (1, delta), failing(delta), TextReply("m", TOKENIZER.piece), False)
         events = []
         async for event in body:
             events.append(event)
