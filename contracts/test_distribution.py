@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from ft.contracts.law.boxes import fast_box, mixed_box, padded_box, reference_box, spread_box
+from ft.contracts.law.boxes import (
+    DEVICE,
+    fast_box,
+    mixed_box,
+    padded_box,
+    reference_box,
+    spread_box,
+    triton_box,
+)
 from ft.contracts.law.cases import CASES, PLAIN, Case, distance, sampled
 from ft.contracts.law.enumeration import Box
 from ft.contracts.law.faults import FAULTS, faulty_box
@@ -26,6 +34,10 @@ def fast(case: Case) -> Box:
     return fast_box(case.setup, case.told)
 
 
+def triton(case: Case) -> Box:
+    return triton_box(case.setup, case.told)
+
+
 def reference(case: Case) -> Box:
     return reference_box(case.setup, case.told)
 
@@ -40,6 +52,21 @@ def test_fast_law_is_the_targets(name: str) -> None:
 def test_reference_law_is_the_targets(name: str) -> None:
     deep = ("plain", "NaN q in the second row", "block: plain", "mixed counts", "block: mixed counts")
     assert distance(reference, CASES[name], 2 if name in deep else 1) <= EXACT
+
+
+INTERPRETED = ("duplicate candidates",)
+"""What the interpreter enumerates on a CPU, where each case takes a minute; a GPU takes them all. On a CPU
+`tests/kernels` compares the kernels with the plain verify, whose law is enumerated here."""
+
+
+@pytest.mark.parametrize("name", CASES if DEVICE == "cuda" else INTERPRETED)
+def test_triton_law_is_the_targets(name: str) -> None:
+    assert distance(triton, CASES[name], 2 if DEVICE == "cuda" else 1) <= EXACT
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="interpreted, two drafts take minutes; a GPU runs them")
+def test_triton_block_law_needs_two_drafts() -> None:
+    assert distance(triton, CASES["block: plain"], 3) <= EXACT
 
 
 @pytest.mark.parametrize("verification", [Verification.REJECTION, Verification.BLOCK])

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ft.contracts.law.exact import CRITICAL_15, chi_square, exact_law
-from ft.fast import random, sampler
+from ft.fast import drafting, random, sampler
 from ft.fast import verify as fast_verify
-from ft.reference.types import Proposal, Sampling, Stream
+from ft.reference.types import Proposal, Sampling, Stream, Verification
 
 COUPLED = Sampling(temperature=1.0, seed=0)
 
@@ -115,3 +115,47 @@ def test_coupled_drafts_walk_with_the_targets_noise() -> None:
     assert rate > bound - 0.02
     shifted, _ = accept_rate(1)
     assert shifted < bound - 0.1
+
+
+BLOCK = Sampling(temperature=1.0, verification=Verification.BLOCK)
+
+
+def two_steps(count: int = 60_000) -> float:
+    """The first two tokens that block verification emits in one or two steps, against the product of the laws.
+
+    Whether a step of two drafts ends after one token depends on its second draft too, which the next step draws again.
+    """
+    target, draft = logits_of(4, 6), logits_of(4, 7)
+    rows = sampler.SamplingRows.of([BLOCK] * count, range(count))
+    start = torch.full((count,), 31)
+    first, second = (block_step(target, draft, rows, start + offset) for offset in (0, 1))
+    after = torch.where(first[:, 1] >= 0, first[:, 1], second[:, 0])
+    law = exact_law(target.tolist(), BLOCK)
+    cells = torch.bincount(first[:, 0] * 4 + after, minlength=16)
+    return chi_square(cells.tolist(), [a * b for a in law for b in law])
+
+
+def block_step(target: Tensor, draft: Tensor, rows: sampler.SamplingRows, start: Tensor) -> Tensor:
+    """Emitted int64 [B, 3] of a step of two drafts whose first token stands at `start`."""
+    count = len(start)
+    chosen = [
+        sampler.choose_drafts(draft.expand(count, -1), start + place, rows, start) for place in range(2)
+    ]
+    tokens, candidates, q = (torch.stack(part, 1) for part in zip(*chosen, strict=True))
+    proposal = Proposal(tokens, torch.full((count,), 2), candidates, q)
+    return sampler.verify(target.expand(count, 3, -1), proposal, rows, start).emitted
+
+
+def test_a_step_draws_numbers_that_no_other_step_has_seen() -> None:
+    assert two_steps() < CRITICAL_15
+
+
+def test_a_step_that_draws_the_last_ones_numbers_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyed = random.uniform
+    for module in (fast_verify, drafting):
+        monkeypatch.setattr(
+            module,
+            "uniform",
+            lambda seeds, positions, stream, steps: keyed(seeds, positions, stream, steps * 0),
+        )
+    assert two_steps() > CRITICAL_15

@@ -15,6 +15,9 @@ from ft.reference.edits import History, RequestLaw
 from ft.reference.types import Proposal, Sampling, Verification
 from ft.reference.verify import Uniforms, verify
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+"""Where kernels run; on a CPU Triton interprets them."""
+
 
 def reference_box(setup: Setup, told: bool = True) -> Box:
     """The reference, request by request. told: whether it hears of q at all."""
@@ -152,5 +155,52 @@ def spread_box(sampling: Sampling, live: list[int], vocabulary: int) -> Box:
         logits[..., ids] = paths.logits
         spread = replace(paths, drafts=ids[paths.drafts], candidates=ids[paths.candidates], logits=logits)
         return back[run_fast(spread, [sampling] * len(coins), coins, final).emitted]
+
+    return box
+
+
+def triton_box(setup: Setup, told: bool = True) -> Box:
+    """The Triton kernels, all paths in one launch; edits by the engine's editor. On a GPU tiles of 4 ids split
+    the row; the interpreter's time goes by programs, so it takes the row as one tile."""
+    from ft.kernels import verify as kernels
+
+    def box(paths: Paths, coins: Tensor, final: Tensor) -> Tensor:
+        count = len(coins)
+        editor = editor_of(setup, count, paths.vocabulary)
+        logits = editor.edited_rows(paths.logits, paths.drafts)
+        rows = sampler.SamplingRows.of([setup.sampling] * count, range(count))
+        space = kernels.workspace(
+            count,
+            paths.width,
+            paths.vocabulary,
+            DEVICE,
+            choices=paths.candidates.shape[-1],
+            capacity=64,
+            tile=4 if DEVICE == "cuda" else 8,
+        )
+
+        def there(values: Tensor) -> Tensor:
+            return values.to(DEVICE).contiguous()
+
+        _, emitted, _ = kernels.verify(
+            there(logits),
+            there(paths.drafts),
+            there(paths.counts),
+            there(paths.candidates) if told else None,
+            there(paths.q) if told else None,
+            there(rows.temperature),
+            there(rows.top_k),
+            there(rows.top_p),
+            there(rows.min_p),
+            there(rows.seed),
+            there(rows.mode),
+            torch.ones(count, dtype=torch.int64, device=DEVICE),
+            there(coins),
+            there(final),
+            space,
+            rows.modes,
+            rows.filtered,
+        )
+        return emitted.cpu()
 
     return box
