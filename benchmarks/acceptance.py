@@ -7,14 +7,17 @@ the same without speculation.
 import argparse
 import json
 import platform
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
+from tqdm import tqdm
 
 from ft.fast.build import build
 from ft.fast.engine import Engine
@@ -22,13 +25,13 @@ from ft.fast.facts import make_plan
 from ft.fast.inputs import Flags
 from ft.fast.request import Request, Update
 from ft.fast.tally import tally
-from ft.reference.types import Sampling
+from ft.reference.types import Sampling, Verification
 
-MODES = {
-    "greedy": Sampling(),
-    "rejection": Sampling(temperature=1.0),
-    "coupled": Sampling(temperature=1.0, seed=1),
-}
+MODES = {"greedy": Sampling(), "coupled": Sampling(temperature=1.0, seed=1)}
+"""Text with drafts is text without, so one draw is enough."""
+
+DRAWN = {"rejection": Verification.REJECTION, "block": Verification.BLOCK}
+"""Text with drafts is another text of the same law: means over seeds."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--drafts", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--draws", type=int, default=10, help="seeds of rejection and block")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default=None)
     parser.add_argument("--json", type=Path, help="where to write the figures")
@@ -75,12 +79,30 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     for mode, sampling in MODES.items():
         requests = [Request(str(i), p, arguments.tokens, sampling) for i, p in enumerate(prompts)]
         on = drain(engine_of(arguments, "mtp", arguments.drafts), requests)
-        figures[mode] = figures_of(on)
-        if mode != "rejection":
-            off = drain(engine_of(arguments, "off", None), requests)
-            differ = [request.id for request in requests if on.tokens(request.id) != off.tokens(request.id)]
-            figures[mode]["texts_that_differ_from_off"] = len(differ)
+        off = drain(engine_of(arguments, "off", None), requests)
+        differ = [request.id for request in requests if on.tokens(request.id) != off.tokens(request.id)]
+        figures[mode] = figures_of(on) | {"texts_that_differ_from_off": len(differ)}
+    for mode, verification in DRAWN.items():
+        draws = []
+        for seed in tqdm(range(arguments.draws), desc=mode, file=sys.stderr):
+            sampling = Sampling(temperature=1.0, seed=seed, verification=verification)
+            requests = [Request(str(i), p, arguments.tokens, sampling) for i, p in enumerate(prompts)]
+            draws.append(figures_of(drain(engine_of(arguments, "mtp", arguments.drafts), requests)))
+        figures[mode] = mean_of(draws)
     return figures
+
+
+def mean_of(draws: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means over draws, and the two figures that matter draw by draw."""
+    accepted = [draw["acceptance_by_position"] for draw in draws]
+    names = ("tokens_per_step", "repeated_8_grams", "tokens_per_second")
+    return {
+        **{name: round(fmean(draw[name] for draw in draws), 3) for name in names},
+        "acceptance_by_position": [round(fmean(place), 3) for place in zip(*accepted, strict=True)],
+        "draws": len(draws),
+        "first_draft_by_draw": [places[0] for places in accepted],
+        "tokens_per_step_by_draw": [draw["tokens_per_step"] for draw in draws],
+    }
 
 
 def engine_of(arguments: argparse.Namespace, algorithm: str, drafts: int | None) -> Engine:
