@@ -8,6 +8,9 @@ GPU := $(shell command -v nvidia-smi)
 
 PORT ?= 1919
 PROMPT ?= def read_file(path):
+# Neither make nor the shell touches the quotes and dollars of a prompt.
+override PROMPT := $(value PROMPT)
+export PROMPT
 ARGS ?=
 SPECULATION := --speculative-algorithm mtp --speculative-num-steps 3
 
@@ -20,7 +23,7 @@ WORKERS ?= 2
 CHECK_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 PYTEST := $(CHECK_ENV) $(BIN)/pytest -n $(WORKERS)
 
-.PHONY: help serve generate test lint types install clean
+.PHONY: help serve generate test lint types install tools clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -31,7 +34,7 @@ serve: $(VENV)/.runtime ## serve the demo checkpoint, speculation on, at port 19
 	$(RUN) serve --port $(PORT) $(SPECULATION) $(ARGS)
 
 generate: $(VENV)/.runtime ## continue PROMPT with the demo checkpoint
-	$(RUN) generate "$(PROMPT)" $(SPECULATION) $(ARGS)
+	$(RUN) generate "$$PROMPT" $(SPECULATION) $(ARGS)
 
 test: lint types ## every check: ruff, mypy, tests, contracts, seeded faults
 	$(PYTEST) tests
@@ -45,6 +48,8 @@ types: $(VENV)/.test ## mypy --strict over the package, then over the tests
 	$(BIN)/mypy tests
 
 install: $(VENV)/.runtime ## install what serving needs
+
+tools: $(VENV)/.test ## install what the checks need as well
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

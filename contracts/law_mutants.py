@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 from ft.contracts.checks import laws, texts
 from ft.contracts.law.boxes import fast_box
-from ft.contracts.law.cases import CASES, distance
+from ft.contracts.law.cases import CASES, EXACT, distance
 from ft.contracts.mutate import Mutant
-from ft.contracts.test_distribution import EXACT
 
 VERIFY = "ft.fast.verify"
 DRAFT_LAW = "ft.fast.draft_law"

@@ -15,7 +15,7 @@ from ft.contracts.law.boxes import (
     spread_box,
     triton_box,
 )
-from ft.contracts.law.cases import CASES, PLAIN, Case, distance, sampled
+from ft.contracts.law.cases import CASES, EXACT, PLAIN, WRONG, Case, distance, sampled
 from ft.contracts.law.enumeration import Box
 from ft.contracts.law.faults import FAULTS, faulty_box
 from ft.fast import verify as fast_verify
@@ -25,9 +25,6 @@ from ft.fast.sampling import units
 from ft.reference import edits as reference_edits
 from ft.reference import verify as reference_verify
 from ft.reference.types import Sampling, Verification
-
-EXACT = 1e-6
-WRONG = 1e-4
 
 
 def fast(case: Case) -> Box:

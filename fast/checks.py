@@ -121,6 +121,12 @@ def _numbers(flags: Flags, checkpoint: CheckpointFacts) -> Iterator[Problem]:
         yield _below("--num-tokens", flags.num_tokens, 1)
     if flags.context_length is not None and flags.context_length < 2:
         yield _below("--context-length", flags.context_length, 2)
+    elif flags.context_length is not None and flags.context_length > checkpoint.context >= 2:
+        yield Problem(
+            f"--context-length {flags.context_length}",
+            f"the checkpoint's context is {checkpoint.context}",
+            f"choose {checkpoint.context} or less, or leave it out",
+        )
     if not 0.001 <= flags.memory_ratio <= 1:
         limit = "it is the part of the free memory to take, 0.001 to 1"
         yield Problem(f"--memory-ratio {flags.memory_ratio}", limit, "choose 0.9 when in doubt")

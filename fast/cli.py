@@ -150,5 +150,5 @@ def run_serve(arguments: argparse.Namespace) -> int:
     llm = load(flags, plan)
     host = f"[{flags.host}]" if ":" in flags.host else flags.host
     print(f"serving {flags.name} at http://{host}:{port}/v1", file=sys.stderr, flush=True)
-    serve(llm, flags.name, flags.host, port, flags.api_key)
-    return 0
+    interrupted = serve(llm, flags.name, flags.host, port, flags.api_key)
+    return INTERRUPTED if interrupted else 0

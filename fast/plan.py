@@ -62,7 +62,7 @@ def resolve(flags: Flags, checkpoint: CheckpointFacts, device: DeviceFacts) -> P
     proposer = PROPOSERS[choice.algorithm]
     asked = flags.speculative_num_steps
     drafts = proposer.default_drafts if asked is None else asked
-    context = min(flags.context_length or checkpoint.context, checkpoint.context)
+    context = flags.context_length or checkpoint.context
     price = budget.price(
         checkpoint,
         dtype_bytes=DTYPE_BYTES[choice.dtype],

@@ -69,10 +69,6 @@ def test_flags_are_obeyed() -> None:
     assert plan.batch_sizes == (1, 2, 3)
 
 
-def test_the_context_is_the_models_when_the_flag_asks_for_more() -> None:
-    assert resolve(Flags(context_length=1 << 20), SMALL, CPU).context == 2048
-
-
 @pytest.mark.parametrize("drafts", [1, 3, 15])
 def test_drafts_in_range(drafts: int) -> None:
     assert resolve(replace(MTP, speculative_num_steps=drafts), SMALL, CPU).drafts == drafts
@@ -166,6 +162,10 @@ REFUSED = {
         "positive multiple, such as 64"),
     ),
     "no tokens": (Flags(num_tokens=0), SMALL, "--num-tokens 0: the least is 1; choose 1 or more"),
+    "a longer context than the checkpoint's": (
+        Flags(context_length=9000), SMALL,
+        "--context-length 9000: the checkpoint's context is 2048; choose 2048 or less, or leave it out",
+    ),
     "context": (Flags(context_length=1), SMALL, "--context-length 1: the least is 2; choose 2 or more"),
     "memory ratio": (
         Flags(memory_ratio=1.5), SMALL,

@@ -10,6 +10,10 @@ from ft.contracts.law.enumeration import Box, Model, joint_laws, total_variation
 from ft.contracts.law.exact import Setup
 from ft.reference.types import Edits, Sampling, ThinkingBudget, Verification
 
+EXACT = 1e-6
+WRONG = 1e-4
+"""Total variation of a right verify at most, and of a planted fault at least."""
+
 VOCABULARY = 5
 PLAIN = Sampling(temperature=1.0)
 FILTERED = Sampling(temperature=1.0, top_k=4, top_p=0.9, min_p=0.05)

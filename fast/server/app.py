@@ -108,6 +108,7 @@ def create_app(llm: LLM, served_name: str, api_key: str | None = None) -> FastAP
         await asyncio.to_thread(service.loop.stop)
 
     app = FastAPI(lifespan=lifespan, openapi_url=None)
+    app.state.loop = service.loop
     errors.install(app)
     app.include_router(text_routes(service))
     app.include_router(watch_routes(service))

@@ -56,6 +56,7 @@ class EngineLoop:
         self._entries: dict[str, Entry] = {}
         self._outbox: list[tuple[Session, int, Event]] = []
         self._running = True
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name="ft-engine", daemon=True)
         self._clients: asyncio.AbstractEventLoop | None = None
 
@@ -65,12 +66,20 @@ class EngineLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """Fail what still runs, and wait for the thread."""
+        """Fail what still runs, refuse what comes, and wait for the thread."""
+        self._closed = True
         self._commands.put(None)
         self._thread.join()
 
+    @property
+    def busy(self) -> bool:
+        """Whether some request has not had its end."""
+        return bool(self._entries) or not self._commands.empty()
+
     def open(self, generations: Sequence[Generation]) -> Session:
-        """Submit the generations of one HTTP request."""
+        """Submit the generations of one HTTP request. ApiError 503 once the server shuts down."""
+        if self._closed:
+            raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "the server is shutting down")
         session = Session(generations, self._commands.put)
         now = time.perf_counter()
         for index, generation in enumerate(generations):

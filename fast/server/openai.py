@@ -270,7 +270,7 @@ def parse(kind: type[Parsed], body: dict[str, Any]) -> Parsed:
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        raise _first(error) from error
+        raise _first(error, given) from error
 
 
 def _same(given: Any, neutral: Any) -> bool:
@@ -278,7 +278,7 @@ def _same(given: Any, neutral: Any) -> bool:
     return isinstance(given, bool) == isinstance(neutral, bool) and bool(given == neutral)
 
 
-def _first(error: ValidationError) -> ApiError:
+def _first(error: ValidationError, given: dict[str, Any]) -> ApiError:
     found = error.errors(include_url=False, include_context=False)
     first = found[0]
     name = str(first["loc"][0])
@@ -288,7 +288,7 @@ def _first(error: ValidationError) -> ApiError:
         place = ".".join(map(str, first["loc"]))
         return ApiError(400, f"{place} is not a known parameter", name, "unknown_parameter")
     messages = dict.fromkeys(entry["msg"] for entry in found if entry["loc"][0] == name)
-    return ApiError(400, f"{name}: {'; or: '.join(messages)}", name)
+    return ApiError(400, f"{name} is {reprlib.repr(given.get(name))}: {'; or: '.join(messages)}", name)
 
 
 def bad_parameter(error: ValueError) -> ApiError:
