@@ -1,6 +1,6 @@
 """Text generation from Python: an engine, its tokenizer, and the loop that feeds and drains them."""
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -52,7 +52,7 @@ class LLM:
         self.engine, self.tokenizer = engine, tokenizer
         self.context, self.vocabulary = context, vocabulary
         self._numbers = count()
-        self._compilers: dict[tuple[int, ...], GrammarCompiler] = {}
+        self._compilers: OrderedDict[tuple[int, ...], GrammarCompiler] = OrderedDict()
         self._compiling = Lock()
         self._active: dict[str, tuple[Generation, deque[Delta]]] = {}
 
@@ -107,7 +107,8 @@ class LLM:
                         self.tokenizer.file, self.vocabulary, stop_ids
                     )
                     while len(self._compilers) > KEPT_COMPILERS:
-                        self._compilers.pop(next(iter(self._compilers)))
+                        self._compilers.popitem(last=False)
+                self._compilers.move_to_end(stop_ids)
                 compiler = self._compilers[stop_ids]
             return compiler.matcher(spec)
         except GrammarError as error:

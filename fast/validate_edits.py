@@ -1,5 +1,6 @@
 """Logit edits as callers may ask for them, checked the same way for Python and HTTP."""
 
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from ft.fast.edit_table import MAX_IDS, MAX_WORD_TOKENS, MAX_WORDS
@@ -9,6 +10,9 @@ from ft.reference.types import Edits, ThinkingBudget
 
 MAX_BIAS = 100.0
 MAX_REPETITION = 10.0
+MOST_TOKENS = 2**31 - 1
+"""Larger counts of tokens are brought down to it: no context is longer, and the engine's tables hold it."""
+
 THINKING = ("<think>", "</think>")
 
 
@@ -31,7 +35,9 @@ def token_ids(name: str, ids: Iterable[object], vocabulary: int) -> tuple[int, .
     found = []
     for token in ids:
         if type(token) is not int or not 0 <= token < vocabulary:
-            raise ParameterError(name, f"has the token id {token!r}", f"ids are 0 to {vocabulary - 1}")
+            raise ParameterError(
+                name, f"has the token id {reprlib.repr(token)}", f"ids are 0 to {vocabulary - 1}"
+            )
         found.append(token)
     return tuple(dict.fromkeys(found))
 
@@ -65,7 +71,7 @@ def _min_tokens(options: Options) -> int:
         raise outside("min_tokens", least, "at least 0")
     if options.max_tokens is not None and least > options.max_tokens:
         raise outside("min_tokens", least, f"at most max_tokens, which is {options.max_tokens}")
-    return least
+    return min(least, MOST_TOKENS)
 
 
 def _repetition(value: float) -> float:
@@ -88,22 +94,30 @@ def _within(name: str, value: object, limit: float) -> float:
 
 def _bad_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
     """Each word as it is and after a space, as it would stand at the start of a text and within it."""
-    sequences: list[tuple[int, ...]] = []
+    if isinstance(words, str):
+        raise outside("bad_words", words, "a list of strings")
     for word in words:
-        if not isinstance(word, str) or not word.strip():
-            raise ParameterError("bad_words", f"has {word!r}", "each must be a string with a letter in it")
-        for text in (word, f" {word}"):
-            ids = tuple(tokenizer.encode(text, plain=False))
-            if not 1 <= len(ids) <= MAX_WORD_TOKENS:
-                raise ParameterError(
-                    "bad_words", f"has {word!r}, {len(ids)} tokens", f"at most {MAX_WORD_TOKENS} are allowed"
-                )
-            sequences.append(ids)
-    found = tuple(dict.fromkeys(sequences))
+        if not isinstance(word, str) or not word:
+            allowed = "each must be a string of one character or more"
+            raise ParameterError("bad_words", f"has {reprlib.repr(word)}", allowed)
+    spellings = [text for word in dict.fromkeys(words) for text in (word, f" {word}")]
+    found = tuple(dict.fromkeys(_word_ids(text, tokenizer) for text in spellings))
     if len(found) > MAX_WORDS:
         limit = f"at most {MAX_WORDS} are allowed, two for most words"
         raise ParameterError("bad_words", f"has {len(found)} token sequences", limit)
     return found
+
+
+def _word_ids(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    shown = reprlib.repr(text)
+    try:
+        ids = tuple(tokenizer.encode(text, plain=False))
+    except ValueError as error:
+        raise ParameterError("bad_words", f"has {shown}, which cannot be encoded", str(error)) from error
+    if not 1 <= len(ids) <= MAX_WORD_TOKENS:
+        limit = f"at least 1 and at most {MAX_WORD_TOKENS} are allowed"
+        raise ParameterError("bad_words", f"has {shown}, {len(ids)} tokens", limit)
+    return ids
 
 
 def _thinking(budget: int | None, tokenizer: Tokenizer, prompt: Sequence[int]) -> ThinkingBudget | None:
@@ -115,4 +129,4 @@ def _thinking(budget: int | None, tokenizer: Tokenizer, prompt: Sequence[int]) -
     if end is None:
         found = f"is {budget}"
         raise ParameterError("thinking_token_budget", found, f"the model has no {THINKING[1]} token to force")
-    return ThinkingBudget(budget, (end,)) if thinks(tokenizer, prompt) else None
+    return ThinkingBudget(min(budget, MOST_TOKENS), (end,)) if thinks(tokenizer, prompt) else None

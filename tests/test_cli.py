@@ -280,7 +280,7 @@ def test_a_server_answers_until_it_is_told_to_stop(model: Path) -> None:
         address = re.search(r"^serving small at (http://127\.0\.0\.1:[0-9]+/v1)$", printed, re.MULTILINE)
         assert address, printed
         assert "mtp, 3 drafts a step" in printed
-        wish = {"model": "small", "prompt": "abc", "max_tokens": 4}
+        wish = {"model": "small", "prompt": "abc", "max_tokens": 4, "temperature": 0, "ignore_eos": True}
         reply = httpx.post(f"{address[1]}/completions", json=wish, timeout=30)
         running.send_signal(signal.SIGINT)
         assert "Traceback" not in running.stderr.read()

@@ -3,6 +3,7 @@
 A parameter that is not supported is refused unless its value asks for nothing. null counts as not given.
 """
 
+import re
 import reprlib
 from dataclasses import replace
 from typing import Any
@@ -58,6 +59,11 @@ LAW = (
 """Parameters that the checkpoint may have defaults for."""
 
 MAX_CHOICES = 16
+"""Choices of one prompt."""
+
+MAX_REQUEST_CHOICES = 128
+"""Choices of one request, all prompts together."""
+
 MAX_COMPLETION_LOGPROBS = 5
 """OpenAI's limit for /v1/completions."""
 
@@ -146,7 +152,12 @@ class Parameters(BaseModel):
         if not 1 <= self.n <= MAX_CHOICES:
             raise validate.outside("n", self.n, f"from 1 to {MAX_CHOICES}")
         if self.best_of not in (None, self.n):
-            raise validate.outside("best_of", self.best_of, f"n, which is {self.n}: no choice is left out")
+            raise ParameterError(
+                "best_of",
+                f"is {self.best_of}",
+                f"it must be n, which is {self.n}: no choice is left out",
+                "unsupported_parameter",
+            )
         if options.seed is None:
             return [options] * self.n
         seeds = [validate.next_seed(options.seed, choice) for choice in range(self.n)]
@@ -181,7 +192,13 @@ class CompletionParameters(Parameters):
         """The generations of the request. ParameterError names what is out of range."""
         limit = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         options = self.options(dict(llm.tokenizer.settings.sampling), limit)
-        wanted = [(prompt, choice) for prompt in self.prompts() for choice in self.choices(options)]
+        prompts, choices = self.prompts(), self.choices(options)
+        if len(prompts) * len(choices) > MAX_REQUEST_CHOICES:
+            name, found = "prompt", f"has {len(prompts)} entries"
+            if self.n > 1:
+                name, found = "n", f"is {self.n} for {len(prompts)} prompts"
+            raise ParameterError(name, found, f"at most {MAX_REQUEST_CHOICES} choices are allowed in all")
+        wanted = [(prompt, choice) for prompt in prompts for choice in choices]
         return [
             llm.prepare(f"{request_id}-{index}", prompt, choice)
             for index, (prompt, choice) in enumerate(wanted)
@@ -231,11 +248,16 @@ class ChatParameters(Parameters):
             raise ApiError(400, str(error), parameter, error.code) from error
 
 
+DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
+
+
 def bias_of(given: dict[str, float]) -> dict[int, float]:
     """logit_bias by token id; JSON spells the ids as strings."""
-    wrong = next((name for name in given if not (name.isascii() and name.isdigit())), None)
+    wrong = next((name for name in given if not DECIMAL.fullmatch(name)), None)
     if wrong is not None:
-        raise ParameterError("logit_bias", f"has the key {wrong!r}", "keys are token ids in decimal")
+        raise ParameterError(
+            "logit_bias", f"has the key {reprlib.repr(wrong)}", "keys are token ids in decimal"
+        )
     return {int(name): addend for name, addend in given.items()}
 
 

@@ -3,6 +3,7 @@
 Beyond OpenAI's fields, `ft` beside `usage` tells the steps, the tokens a step and the drafts by position.
 """
 
+import codecs
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -64,6 +65,20 @@ class Reply:
         }
 
 
+class Offset:
+    """Characters of a text whose bytes come token by token; a character counts once its last byte is there."""
+
+    def __init__(self) -> None:
+        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
+        self._place = 0
+
+    def before(self, piece: bytes) -> int:
+        """The characters so far; then those of `piece` are added."""
+        place = self._place
+        self._place += len(self._characters.decode(piece))
+        return place
+
+
 class TextReply(Reply):
     """/v1/completions."""
 
@@ -72,7 +87,7 @@ class TextReply(Reply):
 
     def __init__(self, model: str, piece: Callable[[int], bytes]) -> None:
         super().__init__(model, piece)
-        self._offsets: dict[int, int] = {}
+        self._offsets: dict[int, Offset] = {}
 
     def choice(self, index: int, completion: Completion) -> dict[str, Any]:
         return self.part(index, completion.text, completion.finish_reason, completion.logprobs)
@@ -85,15 +100,10 @@ class TextReply(Reply):
 
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
         """Lists, one entry a token; text_offset counts characters from the start of the choice's text."""
-        tokens, offsets = [], []
-        place = self._offsets.get(index, 0)
-        for one in logprobs:
-            tokens.append(self._spelled(one.token))
-            offsets.append(place)
-            place += len(self.piece(one.token).decode("utf-8", "replace"))
-        self._offsets[index] = place
+        offset = self._offsets.setdefault(index, Offset())
+        offsets = [offset.before(self.piece(one.token)) for one in logprobs]
         return {
-            "tokens": tokens,
+            "tokens": [self._spelled(one.token) for one in logprobs],
             "token_logprobs": [finite(one.logprob) for one in logprobs],
             "top_logprobs": [
                 {self._spelled(token): finite(value) for token, value in one.top} for one in logprobs
@@ -105,7 +115,7 @@ class TextReply(Reply):
         """The text of a token; its bytes where they are no text, so that no two tokens look the same."""
         piece = self.piece(token)
         try:
-            return piece.decode() or f"token:{token}"
+            return piece.decode() or unspelled(token)
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
@@ -131,7 +141,8 @@ class ChatReply(Reply):
     def part(
         self, index: int, text: str, finish: FinishReason | None, logprobs: Sequence[TokenLogprobs]
     ) -> dict[str, Any]:
-        return _delta(index, {"content": text} if text else {}, finish, self._logprobs(logprobs))
+        content = {"content": text} if text or logprobs else {}
+        return _delta(index, content, finish, self._logprobs(logprobs))
 
     def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         if not logprobs:
@@ -146,10 +157,15 @@ class ChatReply(Reply):
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:
         piece = self.piece(token)
         return {
-            "token": piece.decode("utf-8", "replace"),
+            "token": piece.decode("utf-8", "replace") or unspelled(token),
             "logprob": finite(logprob),
             "bytes": list(piece),
         }
+
+
+def unspelled(token: int) -> str:
+    """What stands for a token that adds no text, such as a stop id."""
+    return f"token:{token}"
 
 
 def finite(logprob: float) -> float:

@@ -19,6 +19,9 @@ from torch import Tensor
 MAX_SOURCE = 64 * 1024
 """Characters of a schema or a pattern."""
 
+MAX_MULTIPLE = 10_000
+"""Largest multipleOf: a grammar of digits has a state for each remainder, and is built before it can be bounded."""
+
 KEPT_GRAMMARS = 64
 """Checked grammars that are remembered."""
 
@@ -171,11 +174,24 @@ def _grammar(spec: GrammarSpec) -> str:
             case GrammarKind.JSON_OBJECT:
                 return _json('{"type": "object"}')
             case GrammarKind.JSON_SCHEMA:
+                _check_multiples(json.loads(spec.source))
                 return _json(spec.source)
             case GrammarKind.REGEX:
                 return LLMatcher.grammar_from_regex(spec.source)
-    except (ValueError, TypeError) as error:
+    except GrammarError:
+        raise
+    except (ValueError, TypeError, RecursionError) as error:
         raise GrammarError(f"{spec.kind} cannot be used: {error}") from error
+
+
+def _check_multiples(part: Any) -> None:
+    """GrammarError for a multipleOf that is too large, anywhere in a schema."""
+    if isinstance(part, dict):
+        multiple = part.get("multipleOf")
+        if isinstance(multiple, int | float) and multiple > MAX_MULTIPLE:
+            raise GrammarError(f"json_schema has multipleOf {multiple}; at most {MAX_MULTIPLE} is supported")
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        _check_multiples(inner)
 
 
 def _json(schema: str) -> str:

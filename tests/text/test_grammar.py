@@ -161,6 +161,8 @@ def test_a_grammar_that_may_go_on_allows_both() -> None:
         (GrammarKind.JSON_SCHEMA, '{"$ref": "#/definitions/nope"}', "nope"),
         (GrammarKind.JSON_SCHEMA, "[1]", "object"),
         (GrammarKind.JSON_SCHEMA, "{", "json_schema"),
+        (GrammarKind.JSON_SCHEMA, '{"items": [{"multipleOf": 99999}]}', "multipleOf 99999"),
+        (GrammarKind.JSON_SCHEMA, "[" * 9000, "json_schema"),
         (GrammarKind.REGEX, "a" * 70_000, "70000"),
     ],
 )
