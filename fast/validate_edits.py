@@ -9,7 +9,7 @@ from ft.fast.validate import Options, ParameterError, integer, number, outside
 from ft.reference.types import Edits, ThinkingBudget
 
 MAX_BIAS = 100.0
-MAX_REPETITION = 10.0
+REPETITION = (0.01, 10.0)
 MOST_TOKENS = 2**31 - 1
 """Larger counts of tokens are brought down to it: no context is longer, and the engine's tables hold it."""
 
@@ -76,8 +76,9 @@ def _min_tokens(options: Options) -> int:
 
 def _repetition(value: float) -> float:
     penalty = number("repetition_penalty", value)
-    if not 0 < penalty <= MAX_REPETITION:
-        raise outside("repetition_penalty", value, f"above 0 and at most {MAX_REPETITION:g}")
+    least, most = REPETITION
+    if not least <= penalty <= most:
+        raise outside("repetition_penalty", value, f"from {least:g} to {most:g}")
     return penalty
 
 

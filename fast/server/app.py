@@ -57,6 +57,7 @@ class Service:
             generations = await asyncio.to_thread(parameters.prepare, self.llm, reply.id)
         except ValueError as error:
             raise bad_parameter(error) from error
+        reply.choices = parameters.n
         session = self.loop.open(generations)
         session.watch(gone(request))
         try:

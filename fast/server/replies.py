@@ -16,7 +16,8 @@ LEAST_LOGPROB = -9999.0
 
 
 class Reply:
-    """Shapes of one HTTP answer. Subclasses fill in the choices. piece: the bytes of a token."""
+    """Shapes of one HTTP answer. Subclasses fill in the choices. piece: the bytes of a token. choices: how many
+    a prompt has; their prompt counts once."""
 
     prefix: str
     whole_object: str
@@ -27,11 +28,12 @@ class Reply:
         self.model = model
         self.created = int(time.time())
         self.piece = piece
+        self.choices = 1
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         """The answer to a request that does not stream."""
         choices = [self.choice(index, completion) for index, completion in enumerate(completions)]
-        return self._object(self.whole_object, choices) | counts(completions)
+        return self._object(self.whole_object, choices) | counts(completions, self.choices)
 
     def chunk(
         self, index: int, text: str, finish: FinishReason | None, logprobs: Sequence[TokenLogprobs] = ()
@@ -45,7 +47,7 @@ class Reply:
 
     def closing(self, completions: Sequence[Completion]) -> dict[str, Any]:
         """The chunk that carries the usage."""
-        return self._object(self.chunk_object, []) | counts(completions)
+        return self._object(self.chunk_object, []) | counts(completions, self.choices)
 
     def choice(self, index: int, completion: Completion) -> dict[str, Any]:
         raise NotImplementedError
@@ -179,15 +181,16 @@ def _delta(
     return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
 
 
-def counts(completions: Sequence[Completion]) -> dict[str, Any]:
+def counts(completions: Sequence[Completion], choices: int) -> dict[str, Any]:
     """usage and ft, added up over the choices."""
     total = sum((completion.usage for completion in completions), Usage())
+    prompts = sum((completion.usage for completion in completions[::choices]), Usage())
     steps = sum(completion.tally.steps for completion in completions)
     usage = {
-        "prompt_tokens": total.prompt_tokens,
+        "prompt_tokens": prompts.prompt_tokens,
         "completion_tokens": total.completion_tokens,
-        "total_tokens": total.prompt_tokens + total.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": total.cached_tokens},
+        "total_tokens": prompts.prompt_tokens + total.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": prompts.cached_tokens},
         "completion_tokens_details": {
             "reasoning_tokens": 0,
             "accepted_prediction_tokens": total.accepted_drafts,

@@ -8,6 +8,7 @@ import openai
 from starlette.testclient import TestClient
 
 PROMPT = "def read_file(path):\n"
+LENGTH = 24
 SEEDED: dict[str, Any] = {"temperature": 0.9, "seed": 5}
 GREEDY: dict[str, Any] = {"temperature": 0}
 LAWS = {"greedy": GREEDY, "seeded": SEEDED}
@@ -17,7 +18,7 @@ def body_of(path: str, parameters: dict[str, Any]) -> dict[str, Any]:
     question = (
         {"prompt": PROMPT} if path == "completions" else {"messages": [{"role": "user", "content": PROMPT}]}
     )
-    return {**question, "max_tokens": 40, **parameters}
+    return {**question, "max_tokens": LENGTH, **parameters}
 
 
 def ask(client: TestClient, path: str = "completions", **parameters: Any) -> dict[str, Any]:

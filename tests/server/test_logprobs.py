@@ -9,7 +9,7 @@ from ft.fast.llm import LLM
 from ft.fast.request import TokenLogprobs
 from ft.fast.server.replies import ChatReply, TextReply
 
-from .asking import GREEDY, LAWS, PROMPT, SEEDED, ask, both, official, streamed
+from .asking import GREEDY, LAWS, LENGTH, PROMPT, SEEDED, ask, both, official, streamed
 from .fake import TOKENIZER, by_byte
 
 CHAT = "chat/completions"
@@ -22,7 +22,7 @@ def test_log_probabilities_are_the_same_with_drafts(
 ) -> None:
     (choice,) = both(client, **law, logprobs=3, logprobs_mode=mode)
     report = choice["logprobs"]
-    assert len(report["tokens"]) == len(report["token_logprobs"]) == len(report["text_offset"]) == 40
+    assert len(report["tokens"]) == len(report["token_logprobs"]) == len(report["text_offset"]) == LENGTH
     assert "".join(report["tokens"]) == choice["text"]
     assert report["text_offset"][0] == 0 and report["text_offset"][1] == len(report["tokens"][0])
     assert all(len(top) == 3 for top in report["top_logprobs"])
@@ -43,7 +43,7 @@ def test_log_probabilities_of_a_chat_are_the_same_with_drafts(
     report = choice["logprobs"]
     assert report.keys() == {"content", "refusal"} and report["refusal"] is None
     entries = report["content"]
-    assert len(entries) == 40
+    assert len(entries) == LENGTH
     assert all(entry.keys() == {"token", "logprob", "bytes", "top_logprobs"} for entry in entries)
     assert b"".join(bytes(entry["bytes"]) for entry in entries).decode() == choice["message"]["content"]
     assert min(entry["logprob"] for entry in entries) < -0.01
@@ -80,7 +80,7 @@ def test_text_that_is_held_back_does_not_hold_log_probabilities_back(client: Tes
     chunks = streamed(client, **GREEDY, logprobs=0, stop=text[:30] + "\0", speculative=False)
     first = chunks[0]
     assert first["text"] == "" and len(first["logprobs"]["tokens"]) == 1
-    assert sum(len(chunk["logprobs"]["tokens"]) for chunk in chunks if chunk["logprobs"]) == 40
+    assert sum(len(chunk["logprobs"]["tokens"]) for chunk in chunks if chunk["logprobs"]) == LENGTH
     chunks = streamed(client, CHAT, **GREEDY, logprobs=True, max_tokens=3, stop='"""\n\0')
     assert all("content" in chunk["delta"] for chunk in chunks if chunk["logprobs"])
 
@@ -90,7 +90,7 @@ def test_log_probabilities_of_a_cut_text_end_with_it(client: TestClient) -> None
     (choice,) = both(client, **GREEDY, logprobs=0, stop=text[12:16])
     assert choice["finish_reason"] == "stop"
     assert len("".join(choice["logprobs"]["tokens"])) >= len(choice["text"])
-    assert len(choice["logprobs"]["tokens"]) < 40
+    assert len(choice["logprobs"]["tokens"]) < LENGTH
 
 
 def test_what_is_impossible_has_a_number_that_json_can_hold(client: TestClient) -> None:

@@ -10,10 +10,9 @@ from starlette.testclient import TestClient
 from ft.fast import demo
 from ft.fast.text.tokenizer import Tokenizer
 
-from .asking import GREEDY, LAWS, PROMPT, SEEDED, ask, both
+from .asking import GREEDY, LAWS, LENGTH, PROMPT, SEEDED, ask, both
 
 TOKENIZER = Tokenizer.load(demo.FOLDER)
-LENGTH = 28
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"enum": ["open", "close"]}, "count": {"type": "integer", "maximum": 999}},
@@ -30,7 +29,7 @@ def id_of(text: str) -> int:
 @pytest.fixture(scope="module")
 def plain(client: TestClient) -> dict[str, str]:
     """The texts of requests that ask for nothing, by law."""
-    return {name: ask(client, **law, max_tokens=LENGTH)["choices"][0]["text"] for name, law in LAWS.items()}
+    return {name: ask(client, **law)["choices"][0]["text"] for name, law in LAWS.items()}
 
 
 def test_a_bias_bans_and_forces(client: TestClient) -> None:
@@ -59,11 +58,17 @@ def test_a_bias_bans_and_forces(client: TestClient) -> None:
 def test_a_parameter_changes_the_text_and_drafts_do_not(
     client: TestClient, plain: dict[str, str], parameters: dict[str, Any], law: dict[str, Any]
 ) -> None:
-    (choice,) = both(client, **law, **parameters, max_tokens=LENGTH)
+    (choice,) = both(client, **law, **parameters)
     if "min_p" not in parameters:
         assert choice["text"] != plain["greedy" if law == GREEDY else "seeded"]
     for word in parameters.get("bad_words", ()):
         assert not re.search(rf"\b{word}\b", choice["text"])
+
+
+def test_the_prompt_of_several_choices_counts_once(client: TestClient) -> None:
+    one, three = (ask(client, **SEEDED, n=n, max_tokens=4)["usage"] for n in (1, 3))
+    assert three["prompt_tokens"] == one["prompt_tokens"]
+    assert three["completion_tokens"] == 3 * one["completion_tokens"]
 
 
 def test_choices_of_one_request(client: TestClient) -> None:
@@ -94,7 +99,7 @@ def test_structured_output(client: TestClient, law: dict[str, Any]) -> None:
 @pytest.mark.parametrize("verification", ["rejection", "coupled", "block"])
 def test_every_verification_answers(client: TestClient, verification: str) -> None:
     answer = ask(client, temperature=1.0, seed=3, verification=verification)
-    assert answer["usage"]["completion_tokens"] == 40 and answer["ft"]["tokens_per_step"] > 1
+    assert answer["usage"]["completion_tokens"] == LENGTH and answer["ft"]["tokens_per_step"] > 1
 
 
 def test_a_thinking_budget_needs_a_mark_of_its_end(client: TestClient) -> None:
@@ -111,10 +116,10 @@ def test_a_stop_id_is_held_back_until_min_tokens(client: TestClient, law: dict[s
     (early,) = both(client, **law, logprobs=0, stop_token_ids=stops)
     reported = early["logprobs"]["tokens"]
     assert early["finish_reason"] == "stop" and len(reported) <= 5 and id_of(reported[-1]) in stops
-    (late,) = both(client, **law, logprobs=0, stop_token_ids=stops, min_tokens=20)
+    (late,) = both(client, **law, logprobs=0, stop_token_ids=stops, min_tokens=16)
     reported = late["logprobs"]["tokens"]
-    assert len(reported) > 20
-    assert not {token for token in map(spelled, stops)} & set(reported[:20])
+    assert len(reported) > 16
+    assert not {token for token in map(spelled, stops)} & set(reported[:16])
 
 
 def spelled(token: int) -> str:
