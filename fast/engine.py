@@ -23,6 +23,7 @@ from ft.fast.table import STOP_IDS
 from ft.reference.types import Step
 
 REASONS = {FINISH_STOP: FinishReason.STOP, FINISH_LENGTH: FinishReason.LENGTH}
+MOST_TOKENS = 2**31 - 1
 NO_TOKEN = (
     "the model's logits are not finite, or the request's limits allow no token; "
     "the checkpoint or the prompt drives it out of range, or bad_words and the grammar exclude each other"
@@ -262,6 +263,12 @@ def check(request: Request, plan: Plan, vocabulary: int) -> None:
         raise ValueError(f"token id {wrong} in the prompt; ids are 0..{vocabulary - 1}")
     if request.max_tokens < 1:
         raise ValueError(f"max_tokens is {request.max_tokens}; it must be at least 1")
+    for name, count in (
+        ("max_tokens", request.max_tokens),
+        ("min_tokens", request.sampling.edits.min_tokens),
+    ):
+        if count > MOST_TOKENS:
+            raise ValueError(f"{name} is {count}; the engine counts to {MOST_TOKENS}")
     if len(request.stop_ids) > STOP_IDS:
         raise ValueError(f"{len(request.stop_ids)} stop ids; at most {STOP_IDS} are matched on the device")
     check_edits(request.sampling.edits, vocabulary)

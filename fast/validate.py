@@ -1,7 +1,7 @@
 """What callers may ask for, checked the same way for Python and HTTP. Errors name parameter, value and range."""
 
-import math
 import reprlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +12,7 @@ DEFAULT_MAX_TOKENS = 128
 MAX_STOP_STRINGS = 16
 MAX_TEMPERATURE = 2.0
 MAX_LOGPROBS = 20
+LARGEST = sys.float_info.max
 LOGPROBS_MODES = ("raw", "processed")
 VERIFICATIONS = {
     "rejection": Verification.REJECTION,
@@ -156,7 +157,7 @@ def outside(parameter: str, value: object, allowed: str) -> ParameterError:
 
 
 def number(parameter: str, value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+    if isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST:
         return float(value)
     raise outside(parameter, value, "a finite number")
 

@@ -17,7 +17,7 @@ from ft.fast.request import FinishReason, Request, Update
 from ft.fast.scheduler import Scheduler
 from ft.fast.spec.base import Batch, StepOutput
 from ft.fast.table import RequestTable
-from ft.reference.types import Step
+from ft.reference.types import Edits, Sampling, Step
 
 PLAN = Plan(
     model=Path("none"),
@@ -187,6 +187,8 @@ def test_a_slot_is_used_again_while_its_last_step_is_in_flight() -> None:
         (Request("a", (1,), 0), ["max_tokens", "0"]),
         (Request("a", (1,), 1, stop_ids=tuple(range(17))), ["17", "16"]),
         (Request("a", (1,), 1, drafts=-1), ["drafts", "-1"]),
+        (Request("a", (1,), 10**30), ["max_tokens", str(10**30), str(2**31 - 1)]),
+        (Request("a", (1,), 9, Sampling(edits=Edits(min_tokens=2**31))), ["min_tokens", str(2**31)]),
     ],
 )
 def test_a_request_that_breaks_a_limit_is_refused_with_value_and_limit(

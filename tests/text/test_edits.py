@@ -53,6 +53,7 @@ def test_ids_and_biases_arrive_as_they_are() -> None:
         ({"logit_bias": {VOCABULARY: 1.0}}, "logit_bias has the token id"),
         ({"logit_bias": {1: float("nan")}}, "logit_bias is nan"),
         ({"logit_bias": dict.fromkeys(range(1025), 0.0)}, "logit_bias has 1025 ids"),
+        ({"logit_bias": {1: 10**400}}, "logit_bias is 1000"),
         ({"repetition_penalty": float("inf")}, "repetition_penalty is inf"),
         ({"min_tokens": 200, "max_tokens": 100}, "min_tokens is 200"),
         ({"bad_words": [3]}, "bad_words has 3"),
