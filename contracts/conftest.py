@@ -17,7 +17,7 @@ CELLS = pytest.StashKey[dict[str, int]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--mutants", action="store_true", help="seed faults in the product; each must be caught")
-    parser.addoption("--seeds", type=int, default=6, help="requests of each contract over many seeds")
+    parser.addoption("--seeds", type=int, default=3, help="requests of each contract over many seeds")
     parser.addoption("--first-seed", type=int, default=0, help="where they begin, to share them out")
     parser.addoption("--device", default=None, help="run the cells of this device only: cpu or cuda")
 

@@ -89,5 +89,5 @@ def test_seeded_text_over_many_seeds(
         for index, request in enumerate(listed[group : group + 50]):
             name = f"{checkpoint}, {proposer} k = {drafts}, seed {request.id}"
             assert_tokens(name, plain[request.id], tokens(together[request.id]))
-            if index % 10 == 3:
+            if index % 10 == 2:
                 assert_tokens(f"{name}, alone", plain[request.id], tokens(run(engine, [request])[request.id]))
